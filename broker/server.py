@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
     from barnabas.broker.quotas.client_quotas import ClientQuotas
-    from barnabas.controller.coordination.interface import CoordinationStore
+    from barnabas.controller.coordination.interface import CoordinationStore, OpenSession
 
 logger = logging.getLogger(__name__)
 
@@ -213,9 +213,17 @@ class Broker:
             known_cluster=lambda: logs.found_cluster_id,
             is_durable=environment.files.is_durable,
             shared=environment.metadata_store,
-            open_session=environment.open_session,
+            open_session=environment.open_session or self._protected_sessions(),
             note=note,
         )
+
+    def _protected_sessions(self) -> "OpenSession | None":
+        """What begins sessions with ZooKeeper, if they are more than plain connections."""
+        if not self.config.has_protected_zookeeper:
+            return None
+        from barnabas.broker.cluster.zookeeper_security import ProtectedSessions
+
+        return ProtectedSessions(self.config, self._threads, self.environment.random_bytes)
 
     def _session_note(self) -> "SessionNote | None":
         """The note by which the next process finds the ZooKeeper session of this one; None without ZooKeeper."""

@@ -16,9 +16,9 @@ modules may import each other, as a contract.
 - Membership: `registration.py` registers this broker; `sessions.py` has its sessions with the store;
   `controller_election.py` elects the controller, and fences its writes.
 - Decisions: `plan.py` has the writes of one, `state.py` the cluster as values, `topics.py` the topics of requests.
-- Znodes: `znodes.py` has their paths and payloads, `acl_znodes.py` those of ACLs, `token_znodes.py` those of
-  delegation tokens, `sanitizer.py` the encoding of names of users and clients; `bootstrap.py` creates those of every
-  cluster.
+- Znodes: `znodes.py` has their paths and payloads, `acl_znodes.py` those of Kafka's ACLs, `token_znodes.py` those of
+  delegation tokens, `sanitizer.py` the encoding of names of users and clients, `znode_acls.py` their own ACLs;
+  `bootstrap.py` creates those of every cluster.
 
 A new module has to be in that contract. A new znode is a path and a codec in `znodes`, an entry in `PERSISTENT_PATHS`
 if every cluster has it, and an entry in `docs/znodes.md`; what the controller decides by is read in `loading`, too. A

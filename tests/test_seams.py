@@ -80,6 +80,8 @@ SEAMS: Final = {
             ("broker/upkeep/cleaner_process.py", "time.monotonic"): "bytes per second of a disk",
             ("broker/upkeep/cleaner_process.py", "time.sleep"): "bytes per second of a disk",
             ("controller/coordination/loop_handler.py", "self._loop.call_later"): "shows ZooKeeper that the loop moves",
+            ("controller/coordination/loop_handler.py", "super().create_connection(timeout)"): "how long ZooKeeper may "
+            "take to accept a connection",
             (
                 "controller/coordination/zookeeper.py",
                 "asyncio.wait_for",
@@ -109,6 +111,7 @@ SEAMS: Final = {
             ("broker/environment.py", "barnabas.storage.os_files.OsFiles"): "the default",
             ("broker/environment.py", "barnabas.storage.os_files.boot_id"): "the default",
             ("broker/environment.py", "barnabas.storage.os_files.is_reserved_descriptor"): "the default",
+            ("broker/cluster/login_file.py", "open"): "as key stores",
             ("broker/security/tls/key_stores.py", "open"): "key stores are this machine's files",
             ("broker/security/tls/key_stores.py", "os.stat"): "whether a key store has changed",
             ("broker/security/tls/key_stores.py", "os.memfd_create"): "OpenSSL reads keys from files alone",
@@ -156,7 +159,6 @@ SEAMS: Final = {
             ("broker/network/file_sender.py", "socket.fromfd"): "the kernel's way past a transport that has a socket",
             ("controller/coordination/loop_handler.py", "select.poll"): "kazoo waits for ZooKeeper",
             ("controller/coordination/loop_handler.py", "socket.socket"): "kazoo connects to ZooKeeper",
-            ("controller/coordination/loop_handler.py", "super().create_connection"): "kazoo connects to ZooKeeper",
             ("controller/coordination/zookeeper.py", "asyncio.get_running_loop().getaddrinfo"): "whether ZooKeeper's "
             "hosts have an address",
         },

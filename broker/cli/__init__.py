@@ -19,5 +19,6 @@ Commands talk to brokers by `broker/client/`. `serve` does not import typer and 
 - `secure.py` sets up `serve --secure`, and `secure_clients.py` has what its clients need.
 - `several_brokers.py` is the parent of `serve --brokers N`, with `broker_plans.py` (their configuration),
   `free_ports.py`, `cluster_directory.py` (directories, secret), and `supervisor.py` (starts, restarts, stops).
-- `zookeeper_process.py` serves ZooKeeper's protocol, for `barnabas zookeeper` and for that parent.
+- `zookeeper_process.py` serves ZooKeeper's protocol, for `barnabas zookeeper` and for that parent;
+  `zookeeper_config.py` reads the file of its port with TLS and its users.
 """

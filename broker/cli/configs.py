@@ -217,7 +217,7 @@ def check_file(
     directories = {name: os.environ[name] for name in ("HOME", "XDG_DATA_HOME") if name in os.environ}
     resolution = resolve(properties=properties, environ=os.environ if environment else directories)
     config, errors = resolution.config, resolution.errors
-    if config is not None and (found := _problems_of_tls(config)):
+    if config is not None and (found := _problems_of_files(config)):
         config, errors = None, found
     if as_json:
         print_json(
@@ -241,13 +241,25 @@ def check_file(
         raise typer.Exit(EXIT_USAGE)
 
 
+def _problems_of_files(config: BrokerConfig) -> tuple[str, ...]:
+    """What keeps keys, certificates and logins, of listeners and for ZooKeeper, from being used."""
+    return (*_problems_of_tls(config), *_problems_with_zookeeper(config))
+
+
 def _problems_of_tls(config: BrokerConfig) -> tuple[str, ...]:
-    """What keeps the keys and certificates of the listeners from being used."""
     if not config.has_http_tls and not any(listener.has_tls for listener in config.listeners):
         return ()
     from barnabas.broker.network.listener_tls import problems
 
     return tuple(problems(config, has_others=config.zookeeper_connect is not None))
+
+
+def _problems_with_zookeeper(config: BrokerConfig) -> tuple[str, ...]:
+    if not config.has_protected_zookeeper:
+        return ()
+    from barnabas.broker.cluster.zookeeper_security import problems
+
+    return tuple(problems(config))
 
 
 def _listener_text(listener: Listener) -> str:

@@ -2,7 +2,7 @@
 
 - `definitions.py` defines what a key is: type, validator, text form; `keys.py` has all broker keys by name.
 - `config.py` resolves the configuration at the start; `properties.py` reads the file, `environment_variables.py` the
-  variables, `listeners.py` checks listeners.
+  variables, `listeners.py` checks listeners, `zookeeper.py` the keys of ZooKeeper.
 - `security_values.py` says which values of security keys are refused.
 - `live_config.py` is the present configuration; parts that have to act on a change follow a key there.
 - `settings.py`: the keys that one part uses, as a dataclass.

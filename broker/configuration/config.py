@@ -38,6 +38,7 @@ from barnabas.broker.configuration.listeners import HTTP, PORT_MAX, ListenerReso
 from barnabas.broker.configuration.properties import Properties
 from barnabas.broker.configuration.security_values import WITHOUT_EFFECT, refusal
 from barnabas.broker.configuration.tables.broker import BrokerKeys
+from barnabas.broker.configuration.zookeeper import check_zookeeper
 
 OPTION: Final = "command line"
 OVERRIDE: Final = "--override"
@@ -63,10 +64,9 @@ AUTHORIZERS: Final = (
 """The values of `authorizer.class.name`: both mean the authorizer of this broker. The first is that of Kafka in
 ZooKeeper mode, the second that of KRaft."""
 
-_NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
+_NO_MIGRATION: Final = "metadata is not migrated from ZooKeeper to KRaft"
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
-_ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?::[0-9]{1,5})?")
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
@@ -144,6 +144,16 @@ class BrokerConfig(BrokerKeys):
         """Whether the HTTP port has TLS: it has a key of its own."""
         keys = (f"listener.name.{HTTP.lower()}.ssl.keystore.{name}" for name in ("location", "key"))
         return self.barnabas_http_address is not None and any(self.text_of(key) is not None for key in keys)
+
+    @property
+    def has_protected_zookeeper(self) -> bool:
+        """Whether sessions with ZooKeeper have more than a plain connection: TLS, a login, ACLs of znodes."""
+        return self.zookeeper_connect is not None and (
+            self.zookeeper_ssl_client_enable
+            or self.zookeeper_set_acl
+            or self.java_security_auth_login_config is not None
+            or self.barnabas_zookeeper_digest is not None
+        )
 
     def source(self, key: str) -> str:
         """The source of the value of `key`: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
@@ -329,7 +339,8 @@ class _Resolver:
         self._check_relations()
         self._check_replication()
         self._check_http_address()
-        self._check_zookeeper()
+        if not check_zookeeper(self):
+            self.values.pop("zookeeper.connect", None)
         resolver = ListenerResolver(self)
         listeners = resolver.listeners()
         inter_broker = resolver.inter_broker_listener_name(listeners)
@@ -385,7 +396,7 @@ class _Resolver:
         self.errors.append(reason)
         self.judged.add(key)
 
-    def _warn(self, key: str, what: str) -> None:
+    def warn(self, key: str, what: str) -> None:
         """Add a warning about a key without an error or another warning."""
         if key not in self.judged:
             line = self._line(key)
@@ -430,20 +441,20 @@ class _Resolver:
             if key in BROKER_KEYS or key in REFUSED_KEYS:
                 continue
             if key in REMOVED_KEYS:
-                self._warn(key, f"has no effect: {REMOVED_KEYS[key]}")
+                self.warn(key, f"has no effect: {REMOVED_KEYS[key]}")
             elif key.startswith(ZOOKEEPER_REFUSED):
                 if self.raw[key].strip().lower() not in ("", "false"):
-                    self.fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
+                    self.fail(key, f"{key} cannot be used: {_NO_MIGRATION}")
             elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
                 self._check_listener_override(key, prefixed[1])
             elif not key.startswith(("rsm.config.", "rlmm.config.")):
-                self._warn(key, f"is not a configuration of Kafka or Barnabas{_close_match(key)}")
+                self.warn(key, f"is not a configuration of Kafka or Barnabas{_close_match(key)}")
 
     def _check_listener_override(self, key: str, base: str) -> None:
         """Check a key with the prefix of a listener, and perhaps that of a SASL mechanism ("scram-sha-256.")."""
         name = base if base in BROKER_KEYS else base.partition(".")[2]
         if name not in SECURITY_KEYS:
-            self._warn(key, "has no effect: this setting applies to all listeners")
+            self.warn(key, "has no effect: this setting applies to all listeners")
             return
         try:
             parse(BROKER_KEYS[name], self.raw[key], key)
@@ -553,7 +564,7 @@ class _Resolver:
             ("min.insync.replicas", "its topics have one replica, which is enough for acks=all"),
         ):
             if self._number(key) > 1:
-                self._warn(key, f"of {self.value(key)}: without zookeeper.connect a broker is alone, so {consequence}")
+                self.warn(key, f"of {self.value(key)}: without zookeeper.connect a broker is alone, so {consequence}")
 
     def _check_http_address(self) -> None:
         key = "barnabas.http.address"
@@ -563,27 +574,6 @@ class _Resolver:
                 parse_address(address)
         except ValueError as error:
             self.fail(key, f"Invalid value {address} for configuration {key}: {error}")
-
-    def _check_zookeeper(self) -> None:
-        """Kafka's `zookeeper.connect`: HOST:PORT,HOST:PORT/chroot, with the default port 2181."""
-        key = "zookeeper.connect"
-        text = self.raw.get(key, "").strip()
-        if self.value("zookeeper.set.acl") is True:
-            self.fail(
-                "zookeeper.set.acl",
-                f"Invalid value true for configuration zookeeper.set.acl: {_NO_ZOOKEEPER_SECURITY}",
-            )
-        if not text:
-            self.values.pop(key, None)
-            for key in sorted(self.raw):
-                if key.startswith("zookeeper.") and key in BROKER_KEYS and self.raw[key].strip():
-                    self._warn(key, "has no effect without zookeeper.connect")
-            return
-        servers, slash, chroot = text.partition("/")
-        if not all(_ZOOKEEPER_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
-            self.fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
-        elif slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
-            self.fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
 
 
 def _close_match(key: str) -> str:

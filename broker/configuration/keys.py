@@ -77,7 +77,7 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
 }
 
-ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
+ZOOKEEPER_REFUSED: Final = ("zookeeper.metadata.migration.",)
 
 KRAFT_PREFIXES: Final = (
     "broker.heartbeat.",

@@ -1,8 +1,8 @@
 """Sockets: listeners and their connections, requests in and responses out, and their limits.
 
 - `socket_server.py` listens; `listener.py` is what a connection knows of its listener.
-- `listener_tls.py` keeps the keys and certificates of listeners with TLS, and replaces them; `tls_handshakes.py`
-  encrypts accepted connections.
+- `listener_tls.py` keeps the keys and certificates of listeners with TLS, and replaces them, `port_tls.py` those of
+  a port that belongs to no broker; `tls_handshakes.py` encrypts accepted connections.
 - `listener_sasl.py` makes the SASL of the listeners at the start.
 - `connection.py` is one connection: it keeps its requests in order, and reads nothing while it cannot serve.
 - `connections.py` has all of them: limits of their number, and the end of idle ones.

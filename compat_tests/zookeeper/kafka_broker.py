@@ -1,5 +1,6 @@
 """Apache Kafka 3.9.1 in ZooKeeper mode, on a directory and a tree that others have used."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -10,10 +11,13 @@ from tools.waiting import PATIENCE_S
 
 class KafkaOnZooKeeper(KafkaServer):
     """A broker that keeps its metadata below `connect_string`; a context manager. It is ready when it knows who is the
-    controller: itself, unless the test says otherwise."""
+    controller: itself, unless the test says otherwise. `keys` are further ones of its configuration."""
 
-    def __init__(self, connect_string: str, data_dir: Path, controller_id: int = 1) -> None:
+    def __init__(
+        self, connect_string: str, data_dir: Path, controller_id: int = 1, keys: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(version=ZOOKEEPER_ERA_VERSION, data_dir=data_dir)
+        self._keys = dict(keys or {})
         self._connect_string = connect_string
         self._controller_id = controller_id
         self._has_started = False
@@ -33,6 +37,7 @@ class KafkaOnZooKeeper(KafkaServer):
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            **self._keys,
         }
         path = self._folder / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

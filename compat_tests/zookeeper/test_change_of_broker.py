@@ -1,6 +1,7 @@
 """From Barnabas to Apache Kafka 3.9.1 and back: the same directory, the same ZooKeeper."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,14 @@ def test_from_barnabas_to_kafka_and_back(zookeeper: Any, tmp_path: Path) -> None
     hand_over(zookeeper, tmp_path)
 
 
-def hand_over(zookeeper: Any, tmp_path: Path) -> None:
-    """With whatever speaks ZooKeeper's protocol at `zookeeper.address`."""
-    with broker_on(zookeeper, CHROOT) as barnabas:
+def hand_over(zookeeper: Any, tmp_path: Path, address: str = "", keys: Mapping[str, str] | None = None) -> None:
+    """With whatever speaks ZooKeeper's protocol at `zookeeper.address`, or at `address`; both brokers have `keys`."""
+    connect_string = (address or zookeeper.address) + CHROOT
+    with broker_on(zookeeper, CHROOT, **{**(keys or {}), "zookeeper.connect": connect_string}) as barnabas:
         ids = use_barnabas(barnabas)
         barnabas.stop()
         shutil.copytree(barnabas.log_dir, tmp_path / "data", ignore=shutil.ignore_patterns("metadata.sqlite*"))
-        with KafkaOnZooKeeper(zookeeper.address + CHROOT, tmp_path / "data") as kafka:
+        with KafkaOnZooKeeper(connect_string, tmp_path / "data", keys=keys) as kafka:
             use_kafka(kafka, ids)
             log = kafka.log_file.read_text(errors="replace")
             kafka.stop()

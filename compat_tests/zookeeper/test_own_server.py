@@ -50,7 +50,7 @@ def test_zookeeper_shell(server: BarnabasZooKeeper) -> None:
         "ls /a",
         "stat -w /a",
         "getAcl /a",
-        "setAcl /a world:anyone:r",
+        "setAcl /a nowhere:x:r",
         "getEphemerals /",
         "getAllChildrenNumber /",
         "sync /a",

@@ -22,6 +22,7 @@ class Stat(NamedTuple):
 
     `version` counts changes of the data, `cversion` changes of the set of children (creations and deletions); times are
     milliseconds since the epoch; `ephemeral_owner` is the id of the owning session, or 0 for a persistent znode.
+    `acl_version` counts changes of the ACL; only our own server knows it.
     """
 
     czxid: int
@@ -34,6 +35,7 @@ class Stat(NamedTuple):
     ephemeral_owner: int
     data_length: int
     num_children: int
+    acl_version: int = 0
 
 
 class CoordinationError(Exception):

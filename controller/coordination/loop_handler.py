@@ -14,13 +14,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kazoo.exceptions import AuthFailedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import SASL, Connect
 
 from barnabas.clock import REPEAT_MIN_MS, Clock, interval_ms, wait_s
 from barnabas.controller.coordination.owner_thread import post
+from barnabas.controller.coordination.session_security import UNPROTECTED, SessionSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +45,25 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     It also checks whether the loop moves (`_check_loop`), in kazoo's thread before and after each wait.
     `session_timeout_ms` is the requested timeout until the server has granted one. `clock` has to be ZooKeeper's: the
     machine's. `has_ended` is set by kazoo's thread when the session is over: no connection is made any more;
-    `was_closed`, when ZooKeeper has confirmed that it is closed.
+    `was_closed`, when ZooKeeper has confirmed that it is closed. `security` protects the connections; `last_failure` is
+    the reason why the last one could not be encrypted, `refusal` why ZooKeeper does not accept the login.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int, server_count: int, clock: Clock
+        self,
+        loop: asyncio.AbstractEventLoop,
+        session_timeout_ms: int,
+        server_count: int,
+        clock: Clock,
+        security: SessionSecurity = UNPROTECTED,
     ) -> None:
         super().__init__()
         self._loop = loop
         self._clock = clock
         self._server_count = server_count
+        self.security = security
+        self.last_failure = ""
+        self.refusal = ""
         self.session_timeout_ms = session_timeout_ms
         self._last_heartbeat_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -115,16 +126,34 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout_s: float | None = None) -> Any:
         self._check_loop()
-        ready = _poll(readers, writers, timeout_s)
+        # What has been decrypted already is not seen by the operating system.
+        decrypted = [] if self.security.encrypt is None else [each for each in readers if _has_decrypted(each)]
+        readable, writable, failed = _poll(readers, writers, 0 if decrypted else timeout_s)
         self._check_loop()
-        return ready
+        return [*readable, *(each for each in decrypted if each not in readable)], writable, failed
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> socket.socket:
+    def create_connection(self, address: Any, hostname: str | None = None, **_settings: Any) -> Any:
+        """A connection to a server; `_settings` are kazoo's own of TLS."""
         if self.has_ended:
             raise ConnectionAbortedError("the session has ended")
         self._check_loop()
-        connection: socket.socket = super().create_connection(*args, **{**kwargs, "timeout": self.attempt_s})
-        return connection
+        connection: socket.socket = super().create_connection(address, timeout=self.attempt_s)
+        encrypt = self.security.encrypt
+        return connection if encrypt is None else self._encrypted(encrypt, connection, hostname or address[0])
+
+    def _encrypted(self, encrypt: Callable[[Any, str], Any], connection: socket.socket, host: str) -> Any:
+        """Raises OSError; kazoo hides its reason, which is logged when it is another one than last time."""
+        try:
+            connection.settimeout(self.attempt_s)
+            encrypted = encrypt(connection, host)
+        except OSError as error:
+            connection.close()
+            if self.last_failure != (reason := str(error)):
+                self.last_failure = reason
+                logger.warning("the connection to ZooKeeper at %s cannot be encrypted: %s", host, reason)
+            raise
+        self.last_failure = ""
+        return encrypted
 
     def _check_loop(self) -> None:
         """Raises OSError while the loop is stalled: kazoo then drops the connection."""
@@ -141,6 +170,11 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
                 stalled_ms / 1000,
             )
         raise TimeoutError("the event loop stands still")
+
+
+def _has_decrypted(connection: Any) -> bool:
+    pending = getattr(connection, "pending", None)
+    return pending is not None and pending() > 0
 
 
 _POLL_MS_MAX: Final = 2**31 - 1
@@ -167,7 +201,8 @@ def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | Non
 
 
 class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection with a bound for the handshake; it records when the end of the session is confirmed.
+    """kazoo's connection with a bound for the handshake, and with a login of ours (kazoo needs a library for it); it
+    records when the end of the session is confirmed.
 
     kazoo's timeout for a handshake is the requested session timeout: too short for a busy server if it is a
     millisecond, and endless if it is a day.
@@ -178,6 +213,35 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
         if isinstance(request, Connect) and answer[0].time_out > 0:
             self.handler.grant(answer[0].time_out)
         return answer
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        """Connect, begin or resume the session, and log in. Raises AuthFailedError if a login is refused."""
+        has_login = self.handler.security.login is not None
+        self.sasl_options: dict[str, str] | None = {} if has_login else None  # then kazoo calls what is below
+        try:
+            return super()._connect(host, hostip, port)
+        except AuthFailedError as error:
+            user = self.handler.security.user
+            reason = str(error) or "a wrong user or password"
+            self.handler.refusal = f"ZooKeeper at {host}:{port} does not accept the login of {user}: {reason}"
+            raise
+
+    def _authenticate_with_sasl(self, _host: str, timeout_s: float) -> None:
+        from barnabas.controller.coordination.digest_md5 import DigestMd5Error
+
+        login = self.handler.security.new_login()
+        token, xid = b"", 0
+        while not login.is_complete:
+            xid += 1
+            self._submit(SASL(token), timeout_s, xid)
+            header, message, offset = self._read_header(timeout_s)
+            if header.err:
+                raise AuthFailedError
+            challenge, _ = SASL.deserialize(message, offset)
+            try:
+                token = login.respond(challenge or b"")
+            except DigestMd5Error as error:
+                raise AuthFailedError(str(error)) from error
 
     def _read_socket(self, read_timeout_s: float) -> Any:
         response = super()._read_socket(read_timeout_s)

@@ -7,19 +7,29 @@ unknown: everything is refused then until the file is opened again. A file is op
 thread owns file and tree.
 """
 
+from __future__ import annotations
+
+import json
 import logging
 import sqlite3
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
-from barnabas.controller.coordination.interface import Delete, Operation, StoreUnavailable
+from barnabas.controller.coordination.acl import Acl
+from barnabas.controller.coordination.interface import Delete, StoreUnavailable
 from barnabas.controller.coordination.reserve import DiskReserve
-from barnabas.controller.coordination.tree import DataTree, Transaction, Znode
+from barnabas.controller.coordination.tree import ROOT, Change, DataTree, Transaction, Znode
+
+if TYPE_CHECKING:
+    from barnabas.controller.coordination.access import Access
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-"""`PRAGMA user_version` of the files written here; a newer file is refused."""
+FORMAT_WITH_ACLS = 2
+"""`PRAGMA user_version` of the files written here, without and with ACLs; a newer file is refused. A version that knows
+no ACLs refuses a file that has some, instead of passing over them."""
 
 _SCHEMA = """
 CREATE TABLE znode (
@@ -30,6 +40,14 @@ CREATE TABLE znode (
 CREATE TABLE last_zxid (only INTEGER PRIMARY KEY CHECK (only = 0), zxid INTEGER NOT NULL);
 INSERT INTO last_zxid VALUES (0, 0);
 """
+
+_ACL_SCHEMA = """
+CREATE TABLE znode_acl (path TEXT PRIMARY KEY, acl TEXT NOT NULL, acl_version INTEGER NOT NULL) WITHOUT ROWID
+"""
+"""The ACLs of znodes that are not open to everyone, or have been changed: created with the first."""
+
+_COLUMNS = 9
+"""The number of fields of a `Znode` in its row, besides the path."""
 
 _SESSION_TIME_MASK = (1 << 40) - 1
 """The part of a session id that contains milliseconds: those of 34 years."""
@@ -56,6 +74,7 @@ class StoredTree:
         self._unwritten: dict[str, Znode | None] = {}
         self._reserve = DiskReserve(path) if path != ":memory:" else None
         self._lacks_reserve = True
+        self._has_acls = False
         self.tree = DataTree()
         self.last_zxid = 0
         self.failure: str | None = None
@@ -109,10 +128,16 @@ class StoredTree:
         (found,) = database.execute("PRAGMA user_version").fetchone()
         if found == 0:
             database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT_VERSION}; COMMIT;")
-        elif found != FORMAT_VERSION:
-            raise StoreUnavailable(self._path, f"format {found} is newer than the {FORMAT_VERSION} known here")
+        elif found > FORMAT_WITH_ACLS:
+            raise StoreUnavailable(self._path, f"format {found} is newer than the {FORMAT_WITH_ACLS} known here")
+        self._has_acls = found == FORMAT_WITH_ACLS
         (self.last_zxid,) = database.execute("SELECT zxid FROM last_zxid").fetchone()
-        self.tree = DataTree({row[0]: Znode(*row[1:]) for row in database.execute("SELECT * FROM znode")})
+        znodes = {row[0]: Znode(*row[1:]) for row in database.execute("SELECT * FROM znode")}
+        if self._has_acls:
+            for path, acl, acl_version in database.execute("SELECT * FROM znode_acl"):
+                entries = tuple(Acl(*entry) for entry in json.loads(acl))
+                znodes[path] = znodes[path]._replace(acl=entries, acl_version=acl_version)
+        self.tree = DataTree(znodes)
         leftovers = self.tree.ephemerals()
         if leftovers:
             # Written along with the next transaction: if there is none, the next open deletes them.
@@ -121,14 +146,14 @@ class StoredTree:
             self.last_zxid = transaction.zxid
             self.tree.commit(transaction)
 
-    def change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+    def change(self, operations: Sequence[Change], session_id: int, access: Access | None = None) -> Transaction:
         """Execute all operations or none; on return they are durable and visible. The caller notifies watchers of the
-        events.
+        events. With `access` the ACLs of znodes count.
 
         Raises: the error of the first impossible operation; StoreUnavailable.
         """
         self.require_no_failure()
-        transaction = self._prepare(operations, session_id)
+        transaction = self._prepare(operations, session_id, access)
         if transaction.changes:
             self._write({**self._unwritten, **transaction.changes}, transaction.zxid)
             self._unwritten = {}
@@ -149,30 +174,13 @@ class StoredTree:
             if self._reserve is not None:
                 self._reserve.make(share_max=1)  # in the space of the write-ahead log, which is deleted now
 
-    def _prepare(self, operations: Sequence[Operation], session_id: int) -> Transaction:
-        return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id)
+    def _prepare(self, operations: Sequence[Change], session_id: int, access: Access | None = None) -> Transaction:
+        return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id, access)
 
     def _write(self, changes: dict[str, Znode | None], zxid: int) -> None:
         assert self._database is not None, "not open"
-        upserts = [
-            (
-                path,
-                z.data,
-                z.czxid,
-                z.mzxid,
-                z.pzxid,
-                z.version,
-                z.children_created,
-                z.ctime_ms,
-                z.mtime_ms,
-                z.ephemeral_owner,
-            )
-            for path, z in changes.items()
-            if z is not None
-        ]
-        deletions = [(path,) for path, znode in changes.items() if znode is None]
         try:
-            self._write_rows(self._database, deletions, upserts, zxid)
+            self._write_rows(self._database, changes, zxid)
         except sqlite3.Error as error:
             self._take_back(error)
             if self._reserve is None or not self._reserve.give_up():
@@ -180,7 +188,7 @@ class StoredTree:
             logger.warning("the disk of %s is full: the store goes on in the room that was kept for it", self._path)
             self._lacks_reserve = True
             try:
-                self._write_rows(self._database, deletions, upserts, zxid)
+                self._write_rows(self._database, changes, zxid)
             except sqlite3.Error as second:
                 self._take_back(second)
                 raise StoreUnavailable(self._path, "no space left; nothing was written") from second
@@ -188,18 +196,32 @@ class StoredTree:
             if self._lacks_reserve:
                 self._make_reserve()
 
-    def _write_rows(
-        self,
-        database: sqlite3.Connection,
-        deletions: Sequence[tuple[str]],
-        upserts: Sequence[tuple[object, ...]],
-        zxid: int,
-    ) -> None:
+    def _write_rows(self, database: sqlite3.Connection, changes: dict[str, Znode | None], zxid: int) -> None:
+        deletions = [(path,) for path, znode in changes.items() if znode is None]
+        upserts = [(path, *znode[:_COLUMNS]) for path, znode in changes.items() if znode is not None]
         database.execute("BEGIN IMMEDIATE")
         database.executemany("DELETE FROM znode WHERE path = ?", deletions)
         database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
+        has_acls = self._write_acls(database, changes)
         database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
         database.execute("COMMIT")
+        self._has_acls = has_acls
+
+    def _write_acls(self, database: sqlite3.Connection, changes: dict[str, Znode | None]) -> bool:
+        """Write the ACLs of changed znodes; returns whether the file has a table of ACLs."""
+        rows = [
+            (path, json.dumps(znode.acl), znode.acl_version)
+            for path, znode in changes.items()
+            if znode is not None and (znode.acl_version or znode.acl != ROOT.acl)
+        ]
+        if not self._has_acls:
+            if not rows:
+                return False
+            database.execute(_ACL_SCHEMA)
+            database.execute(f"PRAGMA user_version = {FORMAT_WITH_ACLS}")
+        database.executemany("DELETE FROM znode_acl WHERE path = ?", [(path,) for path in changes])
+        database.executemany("INSERT INTO znode_acl VALUES (?,?,?)", rows)
+        return True
 
     def _take_back(self, error: sqlite3.Error) -> None:
         """Handle a failed write. A lack of space, memory or a descriptor for a file that was not open yet leaves the

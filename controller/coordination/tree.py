@@ -6,11 +6,14 @@ is durable by then. Nothing here uses threads, files or clocks.
 *Source*: ZooKeeper's `PrepRequestProcessor.java` (checks, sequence numbers) and `DataTree.java` (versions).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from barnabas.controller.coordination.acl import ADMIN, CREATE, DELETE, READ, WORLD_ANYONE, WRITE, Acl
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
     BadVersion,
@@ -29,6 +32,9 @@ from barnabas.controller.coordination.interface import (
     Stat,
     WatchedEvent,
 )
+
+if TYPE_CHECKING:
+    from barnabas.controller.coordination.access import Access
 
 MAX_ZNODE_BYTES = 1024 * 1024
 """ZooKeeper's `jute.maxbuffer`: the maximum size of a znode."""
@@ -53,7 +59,21 @@ class Znode(NamedTuple):
     ctime_ms: int
     mtime_ms: int
     ephemeral_owner: int
+    acl: tuple[Acl, ...] = (WORLD_ANYONE,)
+    acl_version: int = 0
 
+
+class SetAcl(NamedTuple):
+    """Replace a znode's ACL if that has the expected version. Its result is the new `Stat`. Only clients of our own
+    server do this: it is no operation of a `CoordinationStore`.
+    """
+
+    path: str
+    acl: Sequence[Acl]
+    version: int = ANY_VERSION
+
+
+Change = Operation | SetAcl
 
 ROOT = Znode(
     data=b"", czxid=0, mzxid=0, pzxid=0, version=0, children_created=0, ctime_ms=0, mtime_ms=0, ephemeral_owner=0
@@ -92,7 +112,7 @@ def validate_path(path: str) -> None:
         raise BadArguments(f"znode path {path!r} is not Unicode text")
 
 
-def validate_operation(operation: Operation) -> None:
+def validate_operation(operation: Change) -> None:
     """Check the path of an operation. The path of a sequential znode has to be valid with its number: it may end with a
     slash, and the number is the whole name then. As in ZooKeeper any existing znode may be deleted, except the root.
     Raises BadArguments.
@@ -129,6 +149,7 @@ def stat_of(znode: Znode, num_children: int) -> Stat:
         ephemeral_owner=znode.ephemeral_owner,
         data_length=len(znode.data),
         num_children=num_children,
+        acl_version=znode.acl_version,
     )
 
 
@@ -164,9 +185,18 @@ class DataTree:
         """The number of a session's ephemeral znodes."""
         return len(self._ephemerals.get(session_id, ()))
 
-    def prepare(self, operations: Sequence[Operation], zxid: int, now_ms: int, session_id: int) -> Transaction:
-        """Compute a transaction; raises the error of the first impossible operation, with its index."""
-        preparation = _Preparation(self, Transaction(zxid), now_ms, session_id)
+    def prepare(
+        self,
+        operations: Sequence[Change],
+        zxid: int,
+        now_ms: int,
+        session_id: int,
+        access: Access | None = None,
+    ) -> Transaction:
+        """Compute a transaction; raises the error of the first impossible operation, with its index. With `access` the
+        ACLs of znodes count, and new ones have the ACLs that it requests.
+        """
+        preparation = _Preparation(self, Transaction(zxid), now_ms, session_id, access)
         for index, operation in enumerate(operations):
             try:
                 preparation.add(operation)
@@ -222,14 +252,17 @@ class DataTree:
 class _Preparation:
     """A transaction that is being computed operation by operation: later ones see the changes of earlier ones."""
 
-    def __init__(self, tree: DataTree, transaction: Transaction, now_ms: int, session_id: int) -> None:
+    def __init__(
+        self, tree: DataTree, transaction: Transaction, now_ms: int, session_id: int, access: Access | None
+    ) -> None:
         self._tree = tree
+        self._access = access
         self.transaction = transaction
         self._now_ms = now_ms
         self._session_id = session_id
         self._child_count: dict[str, int] = {}
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: Change) -> None:
         validate_operation(operation)
         if isinstance(operation, Create):
             self.transaction.results.append(self._create(operation))
@@ -238,8 +271,10 @@ class _Preparation:
         elif isinstance(operation, Delete):
             self._delete(operation)
             self.transaction.results.append(None)
+        elif isinstance(operation, SetAcl):
+            self.transaction.results.append(self._set_acl(operation))
         else:
-            self._expect(operation)
+            self._expect(operation, READ)
             self.transaction.results.append(None)
 
     def _create(self, operation: Create) -> str:
@@ -247,10 +282,12 @@ class _Preparation:
             raise BadArguments(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
         if operation.path == "/" and not operation.sequence:
             raise NodeExists("/")
+        acl = self._requested_acl(operation.path)
         parent_path = parent_of(operation.path)
         parent = self._current(parent_path)
         if parent is None:
             raise NoNode(parent_path)
+        self._check(parent, CREATE, operation.path)
         if parent.ephemeral_owner:
             raise NoChildrenForEphemerals(parent_path)
         path = f"{operation.path}{parent.children_created:010d}" if operation.sequence else operation.path
@@ -267,6 +304,7 @@ class _Preparation:
             ctime_ms=self._now_ms,
             mtime_ms=self._now_ms,
             ephemeral_owner=self._session_id if operation.ephemeral else 0,
+            acl=acl,
         )
         self.transaction.changes[path] = self.transaction.created[len(self.transaction.results)] = created
         self.transaction.changes[parent_path] = parent._replace(
@@ -281,7 +319,7 @@ class _Preparation:
     def _set(self, operation: SetData) -> Stat:
         if len(operation.data) > MAX_ZNODE_BYTES:
             raise BadArguments(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
-        znode = self._expect(operation)
+        znode = self._expect(operation, WRITE)
         changed = znode._replace(
             data=operation.data,
             version=znode.version + 1,
@@ -293,7 +331,7 @@ class _Preparation:
         return stat_of(changed, self._children_of(operation.path))
 
     def _delete(self, operation: Delete) -> None:
-        self._expect(operation)
+        self._expect(operation, 0)
         if self._children_of(operation.path):
             raise NotEmpty(operation.path)
         parent_path = parent_of(operation.path)
@@ -305,10 +343,40 @@ class _Preparation:
         self._report(EventType.DELETED, operation.path)
         self._report(EventType.CHILDREN_CHANGED, parent_path)
 
-    def _expect(self, operation: SetData | Delete | Check) -> Znode:
+    def _set_acl(self, operation: SetAcl) -> Stat:
+        acl = tuple(operation.acl)
+        if self._access is not None:
+            acl = self._access.stored_acl(acl, operation.path)
         znode = self._current(operation.path)
         if znode is None:
             raise NoNode(operation.path)
+        self._check(znode, ADMIN, operation.path)
+        if operation.version not in {ANY_VERSION, znode.acl_version}:
+            raise BadVersion(operation.path, f"expected version {operation.version}, found {znode.acl_version}")
+        changed = znode._replace(acl=acl, acl_version=znode.acl_version + 1)
+        self.transaction.changes[operation.path] = changed
+        return stat_of(changed, self._children_of(operation.path))
+
+    def _requested_acl(self, path: str) -> tuple[Acl, ...]:
+        """The ACL of a new znode. Raises: InvalidAcl."""
+        if self._access is None:
+            return (WORLD_ANYONE,)
+        return self._access.stored_acl(self._access.requested.get(len(self.transaction.results), (WORLD_ANYONE,)), path)
+
+    def _check(self, znode: Znode, permission: int, path: str) -> None:
+        """Raises: NoAuth."""
+        if self._access is not None:
+            self._access.check(znode.acl, permission, path)
+
+    def _expect(self, operation: SetData | Delete | Check, permission: int) -> Znode:
+        """The znode of an operation, which needs a permission for it: a deletion needs DELETE for the parent."""
+        znode = self._current(operation.path)
+        if znode is None:
+            raise NoNode(operation.path)
+        if permission:
+            self._check(znode, permission, operation.path)
+        elif (parent := self._current(parent_of(operation.path))) is not None:
+            self._check(parent, DELETE, operation.path)
         if operation.version not in {ANY_VERSION, znode.version}:
             raise BadVersion(operation.path, f"expected version {operation.version}, found {znode.version}")
         return znode

@@ -25,6 +25,7 @@ the broker uses.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo import exceptions
@@ -32,21 +33,19 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
 from kazoo.protocol.serialization import GetData
+from kazoo.security import ACL, Id
 
 from barnabas.clock import DELAY_MAX_MS, Clock, SystemClock, wait_s
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
-    BadVersion,
     Check,
     ConnectionLost,
     CoordinationError,
     Create,
     Delete,
     EventType,
-    NoChildrenForEphemerals,
     NodeExists,
     NoNode,
-    NotEmpty,
     Operation,
     OperationResult,
     SessionCredentials,
@@ -60,7 +59,16 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler
 from barnabas.controller.coordination.multi_read import READS_MAX, MultiRead
 from barnabas.controller.coordination.owner_thread import post
+from barnabas.controller.coordination.session_security import UNPROTECTED, SessionSecurity
 from barnabas.controller.coordination.tree import validate_path
+from barnabas.controller.coordination.zookeeper_errors import (
+    ConnectionTimedOut,
+    LoginRefused,
+    NotPermitted,
+    NotSupported,
+    culprit_of,
+    error_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,31 +85,12 @@ _MACHINE_CLOCK = SystemClock()
 
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
-_ERRORS: dict[type[Exception], type[CoordinationError]] = {
-    exceptions.NoNodeError: NoNode,
-    exceptions.NodeExistsError: NodeExists,
-    exceptions.BadVersionError: BadVersion,
-    exceptions.NotEmptyError: NotEmpty,
-    exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
-    exceptions.SessionExpiredError: SessionExpired,
-    exceptions.ConnectionClosedError: SessionExpired,
-    exceptions.ConnectionLoss: ConnectionLost,
-}
-
 _EVENT_TYPES = {
     states.EventType.CREATED: EventType.CREATED,
     states.EventType.DELETED: EventType.DELETED,
     states.EventType.CHANGED: EventType.DATA_CHANGED,
     states.EventType.CHILD: EventType.CHILDREN_CHANGED,
 }
-
-
-class ConnectionTimedOut(StoreUnavailable):
-    """No ZooKeeper server could be reached in time."""
-
-
-class NotSupported(StoreUnavailable):
-    """The server does not support requests of this type."""
 
 
 class ZooKeeperSession:
@@ -117,12 +106,14 @@ class ZooKeeperSession:
         in_flight_max: int,
         clock: Clock,
         former: SessionCredentials | None = None,
+        security: SessionSecurity = UNPROTECTED,
     ) -> None:
         self.connect_string = connect_string
         hosts, slash, chroot = connect_string.partition("/")
         self._root = (slash + chroot).rstrip("/")
         self._loop = asyncio.get_running_loop()
-        self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock)
+        self._security = security
+        self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock, security)
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
         kazoo_logger.setLevel(logging.ERROR)  # this module logs kazoo's warnings, once
         self._client = KazooClient(
@@ -132,6 +123,7 @@ class ZooKeeperSession:
             handler=self._handler,
             connection_retry=_RECONNECTION,
             logger=kazoo_logger,
+            auth_data=[] if security.digest is None else [("digest", security.digest)],
         )
         self._client._connection = LoopConnection(
             self._client, self._client._connection.retry_sleeper, logger=kazoo_logger
@@ -157,17 +149,18 @@ class ZooKeeperSession:
         in_flight_max: int = DEFAULT_IN_FLIGHT_MAX,
         clock: Clock = _MACHINE_CLOCK,
         former: SessionCredentials | None = None,
+        security: SessionSecurity = UNPROTECTED,
     ) -> "ZooKeeperSession":
         """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
 
         The server may grant another timeout than `session_timeout_ms`. `clock` measures whether the loop is stalled: it
         has to be ZooKeeper's, which is the machine's, whatever clock the broker uses. Resumes the `former` session, if
-        one is given and has not expired.
+        one is given and has not expired. `security` protects its connections and znodes.
 
-        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), StoreUnavailable if no thread can be
-        started, CoordinationError.
+        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), LoginRefused, StoreUnavailable if no
+        thread can be started, CoordinationError.
         """
-        session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former)
+        session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former, security)
         longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
         logger.info("connecting to ZooKeeper at %s", connect_string)
         lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
@@ -179,10 +172,14 @@ class ZooKeeperSession:
             try:
                 await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
             except TimeoutError:
+                failure = session._handler.last_failure
                 raise ConnectionTimedOut(
                     detail=f"no connection to ZooKeeper at {connect_string} within {connection_timeout_ms} ms"
-                    " (zookeeper.connection.timeout.ms)"
+                    f" (zookeeper.connection.timeout.ms){': ' * bool(failure)}{failure}"
                 ) from None
+            if security.has_login:
+                with suppress(NotPermitted):  # an answer, too: it comes after the login
+                    await session.exists("/")
             await session.create_root()
         except BaseException:
             await session.close()
@@ -339,7 +336,7 @@ class ZooKeeperSession:
             if isinstance(answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency):
                 continue
             if isinstance(answer, Exception):
-                failure = _error(answer, _culprit(operation, answer))
+                failure = error_of(answer, culprit_of(operation, answer))
                 failure.operation_index = index
                 raise failure
         return [self._result(answer) for answer in answers]
@@ -347,7 +344,9 @@ class ZooKeeperSession:
     def _add(self, request: TransactionRequest, operation: Operation) -> None:
         path = self._absolute(operation.path)
         if isinstance(operation, Create):
-            request.create(path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequence)
+            acls_of = self._security.acls_of
+            acls = None if acls_of is None else [ACL(each[0], Id(*each[1:])) for each in acls_of(operation.path)]
+            request.create(path, operation.data, acls, ephemeral=operation.ephemeral, sequence=operation.sequence)
         elif isinstance(operation, SetData):
             request.set_data(path, operation.data, operation.version)
         elif isinstance(operation, Delete):
@@ -417,7 +416,7 @@ class ZooKeeperSession:
         self._forget()
         self._handler.stop_heartbeats()
         if not self._is_closed:
-            logger.error("the session with ZooKeeper at %s has expired", self.connect_string)
+            logger.error("%s", self._handler.refusal or f"the session with {self.connect_string} has expired")
             for callback in self._expiry_callbacks:
                 callback()
 
@@ -426,13 +425,20 @@ class ZooKeeperSession:
     async def _ask(self, request: Callable[[], Any], path: str, on_success: Callable[[], None] | None = None) -> Any:
         async with self._in_flight:
             if self._handler.has_ended or self._is_closed:
-                raise SessionExpired(detail="the session has ended")
+                raise self._end_error()
             answer: Answer = request()
             answer.on_success = on_success
             try:
                 return await answer.future
             except exceptions.KazooException as error:
-                raise _error(error, path) from error
+                if self._handler.refusal:
+                    raise self._end_error() from error
+                raise error_of(error, path) from error
+
+    def _end_error(self) -> CoordinationError:
+        """The error of what is asked of a session that has ended."""
+        refusal = self._handler.refusal
+        return LoginRefused(detail=refusal) if refusal else SessionExpired(detail="the session has ended")
 
     def _changed(self, event: states.WatchedEvent) -> None:
         """kazoo's thread: a watch event; events of type NONE report a lost connection."""
@@ -489,21 +495,6 @@ def _data_or_none(answer: Any, path: str) -> tuple[bytes, Stat] | None:
     if isinstance(answer, exceptions.NoNodeError):
         return None
     if isinstance(answer, Exception):
-        raise _error(answer, path)
+        raise error_of(answer, path)
     data, stat = answer
     return data, _stat(stat)
-
-
-def _error(error: Exception, path: str) -> CoordinationError:
-    for kind, ours in _ERRORS.items():
-        if isinstance(error, kind):
-            return ours(path)
-    kind = NotSupported if isinstance(error, exceptions.UnimplementedError) else StoreUnavailable
-    return kind(path, f"ZooKeeper returned {type(error).__name__} {error}".rstrip())
-
-
-def _culprit(operation: Operation, error: Exception) -> str:
-    """The znode at which an operation failed: for a creation without a parent that is the parent."""
-    if isinstance(operation, Create) and isinstance(error, exceptions.NoNodeError):
-        return operation.path.rpartition("/")[0] or "/"
-    return operation.path

@@ -75,24 +75,33 @@ class BarnabasProcess(ServerProcess):
 
 class BarnabasZooKeeper(ServerProcess):
     """`python -m barnabas zookeeper` on a free port, with a database file; a context manager. After a kill, the process
-    can be started again on the same port and file.
+    can be started again on the same port and file. A `config` may have the ports, and one with TLS.
     """
 
     title = "barnabas zookeeper"
 
-    def __init__(self, *, listen: str = "127.0.0.1:0", data_dir: Path | None = None) -> None:
+    def __init__(
+        self, *, listen: str = "127.0.0.1:0", data_dir: Path | None = None, config: Path | None = None
+    ) -> None:
         super().__init__(data_dir)
-        self.address = listen
+        self.address = "" if config is not None else listen
+        self.secure_address: str | None = None
+        """HOST:PORT with TLS. The host is a name, with which certificates are compared."""
+        self._config = config
 
     def _command(self) -> list[str]:
         self.log_dir.mkdir(exist_ok=True)
-        file = self.log_dir / "zookeeper.sqlite"
-        return [sys.executable, "-m", "barnabas", "zookeeper", "--listen", self.address, "--file", str(file)]
+        command = [sys.executable, "-m", "barnabas", "zookeeper", "--file", str(self.log_dir / "zookeeper.sqlite")]
+        command += ["--listen", self.address] if self.address else []
+        return command if self._config is None else [*command, "--config", str(self._config)]
 
     def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
         ready = next((line for line in printed if line.startswith("ready: ")), None)
-        if ready is not None:
-            self.address = ready.removeprefix("ready: ")
+        for address in [] if ready is None else ready.removeprefix("ready: ").split():
+            if address.startswith("secure="):
+                self.secure_address = f"localhost:{address.rpartition(':')[2]}"
+            else:
+                self.address = address
         return ready is not None
 
 

@@ -18,18 +18,24 @@ from barnabas.broker.cli.one_broker import EXIT_USAGE, serve_one
 from barnabas.broker.cli.process import End, look_for_garbage, ready_line, tell_what_is_due
 from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.serve import parser
-from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, ConfigError, parse_address
 from barnabas.broker.observability import logs
+from barnabas.broker.timers import Timers
+from barnabas.clock import SystemClock
 from barnabas.testing.brokers.broker import Broker
 from barnabas.testing.control.served import MAIN, ServedBrokers
-from barnabas.testing.control.server import ControlServer, loopback_addresses
+from barnabas.testing.control.server import HANDSHAKES_MAX, ControlServer, loopback_addresses
 
 if TYPE_CHECKING:
     import argparse
 
     from barnabas.broker.environment import Environment
+    from barnabas.broker.network.port_tls import PortTls
 
 logger = logging.getLogger(__name__)
+
+CONTROL: Final = "CONTROL"
+"""The name of the control port among the listeners, for its keys of TLS: they begin with `listener.name.control.`"""
 
 TOKEN_VARIABLE: Final = "BARNABAS_CONTROL_TOKEN"
 """Not an option: every user of the machine can read those of a process."""
@@ -75,7 +81,8 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
     end = End()
     started = time.perf_counter()
     brokers = ServedBrokers()
-    server = ControlServer(brokers, address, token)
+    timers = Timers(SystemClock(), asyncio.get_running_loop())
+    server = ControlServer(brokers, address, token, await _tls(config, timers))
     broker = Broker(configs=_configs(config))
     try:
         await asyncio.to_thread(brokers.start, broker, MAIN, config.warnings)
@@ -91,9 +98,26 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
         server.stop_listening()
         await asyncio.to_thread(brokers.stop_all)  # which ends the requests that wait for them
         await server.stop()
+        timers.close()
     logger.info("stopped in %.0f ms", (time.perf_counter() - end.began) * 1000)
     end.ignore_signals()
     return end.status
+
+
+async def _tls(config: BrokerConfig, timers: Timers) -> PortTls | None:
+    """The TLS of the control port, if it has a key of its own. Raises ConfigError."""
+    keys = (f"listener.name.{CONTROL.lower()}.ssl.keystore.{name}" for name in ("location", "key"))
+    if all(config.text_of(key) is None for key in keys):
+        return None
+    from barnabas.broker.network.listener_tls import settings_of
+    from barnabas.broker.network.port_tls import PortTls
+    from barnabas.broker.security.tls.errors import TlsConfigError
+
+    make = partial(PortTls, "the control port", settings_of(config, CONTROL), timers, HANDSHAKES_MAX)
+    try:
+        return await asyncio.to_thread(make)
+    except TlsConfigError as error:
+        raise ConfigError([str(error)]) from error
 
 
 def _configs(config: BrokerConfig) -> dict[str, str]:

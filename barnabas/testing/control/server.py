@@ -22,14 +22,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from barnabas.broker.cli.one_broker import refusals_of_a_start
 from barnabas.broker.configuration.config import ConfigError, parse_address
 from barnabas.broker.http.connections import LARGE_BODY_BYTES, BodyTooLarge, HttpBounds, HttpConnections
-from barnabas.network import BoundSocket, OsNetwork
+from barnabas.network import BoundSocket, NewProtocol, OsNetwork
 from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.testing.control import openapi
 from barnabas.testing.control.actions import Asked
@@ -41,7 +41,13 @@ from barnabas.testing.control.wording import in_http
 from barnabas.testing.waiting.patience import Patience
 from barnabas.wire.errors import ApiError, ErrorCode
 
+if TYPE_CHECKING:
+    from barnabas.broker.network.port_tls import PortTls
+
 logger = logging.getLogger(__name__)
+
+HANDSHAKES_MAX: Final = 32
+"""The limit of handshakes of TLS at once, as on the port for HTTP."""
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_OF_WAITING_BYTES_MAX: Final = LARGE_BODY_BYTES
@@ -78,9 +84,13 @@ async def loopback_addresses(host: str | None) -> list[str]:
 
 
 class ControlServer:
-    """Serves the verbs for `brokers` at `address`, HOST:PORT of loopback; a `token` is required from clients."""
+    """Serves the verbs for `brokers` at `address`, HOST:PORT of loopback; a `token` is required from clients. With
+    `tls` it serves HTTPS."""
 
-    def __init__(self, brokers: ServedBrokers, address: str, token: str | None = None) -> None:
+    def __init__(
+        self, brokers: ServedBrokers, address: str, token: str | None = None, tls: PortTls | None = None
+    ) -> None:
+        self._tls = tls
         self._brokers = brokers
         self._address = address
         self._token = token
@@ -114,18 +124,21 @@ class ControlServer:
             **keywords,
         )
         self.connections = HttpConnections(new_connection, BOUNDS, is_reserved_descriptor)
+        new_protocol: NewProtocol = self.connections.new
+        if self._tls is not None:
+            new_protocol = self._tls.before(self.connections.new_with_tls)
         try:
             for address in addresses:
                 bound = OsNetwork().bind(address, port)
                 port = bound.port  # the same port on each address
                 self._bound.append(bound)
-                await bound.listen(self.connections.new)
+                await bound.listen(new_protocol)
         except OSError as error:
             await self.stop()
             why = f"cannot serve {self._address}: {error.strerror}. Take another one (--control)"
             raise OSError(error.errno, why) from error
         host_text = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
-        self.url = f"http://{host_text}:{port}"
+        self.url = f"{'http' if self._tls is None else 'https'}://{host_text}:{port}"
 
     def stop_listening(self) -> None:
         """Accept no more connections; existing ones stay."""

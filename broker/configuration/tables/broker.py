@@ -29,6 +29,7 @@ from barnabas.broker.configuration.definitions import (
     LONG_MAX,
     LOW,
     MEDIUM,
+    PASSWORD,
     PER_BROKER,
     READ_ONLY,
     SHORT,
@@ -266,6 +267,9 @@ class BrokerKeys:
     unclean_leader_election_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, HIGH, CLUSTER_WIDE)
 
     # ZooKeeper: keys of 3.9, listed where they are set, because 4.x does not have them.
+    java_security_auth_login_config: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "A JAAS file, whose section Client has the user with which the broker logs in to ZooKeeper; in Kafka a property"
+        " of the JVM.", visibility=INTERNAL)
     zookeeper_connect: ConfigKey[str | None] = ConfigKey(STRING, None, None, HIGH, READ_ONLY,
         "ZooKeeper servers of the cluster, HOST:PORT,HOST:PORT/chroot; none for a broker alone.", visibility=INTERNAL)
     zookeeper_connection_timeout_ms: ConfigKey[int | None] = ConfigKey(INT, None, ("min", 1), HIGH, READ_ONLY,
@@ -274,8 +278,37 @@ class BrokerKeys:
         "Requests to ZooKeeper that wait for their responses at the same time.", visibility=INTERNAL)
     zookeeper_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 18_000, ("min", 1), HIGH, READ_ONLY,
         "A broker that is silent for this long counts as dead.", visibility=INTERNAL)
+    zookeeper_set_acl: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, HIGH, READ_ONLY,
+        "Whether znodes get ACLs: the broker's login may do everything, others may read what has no secrets.",
+        visibility=INTERNAL)
+    zookeeper_ssl_cipher_suites: ConfigKey[tuple[str, ...] | None] = ConfigKey(LIST, None, None, LOW, READ_ONLY,
+        "Cipher suites of connections to ZooKeeper; by default all that are safe.", visibility=INTERNAL)
+    zookeeper_ssl_client_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, MEDIUM, READ_ONLY,
+        "Whether connections to ZooKeeper have TLS.", visibility=INTERNAL)
+    zookeeper_ssl_enabled_protocols: ConfigKey[tuple[str, ...] | None] = ConfigKey(LIST, None, None, LOW, READ_ONLY,
+        "Versions of TLS for ZooKeeper, in place of zookeeper.ssl.protocol.", visibility=INTERNAL)
+    zookeeper_ssl_endpoint_identification_algorithm: ConfigKey[str] = ConfigKey(STRING, "HTTPS", None, LOW, READ_ONLY,
+        "Empty: the name of the host is not compared with ZooKeeper's certificate.", visibility=INTERNAL)
+    zookeeper_ssl_keystore_location: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "The key with which the broker logs in to ZooKeeper: a PEM or PKCS12 file.", visibility=INTERNAL)
+    zookeeper_ssl_keystore_password: ConfigKey[str | None] = ConfigKey(PASSWORD, None, None, MEDIUM, READ_ONLY,
+        "The password of that file, and of its key.", visibility=INTERNAL)
+    zookeeper_ssl_keystore_type: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "PEM or PKCS12; by default as the file's name ends.", visibility=INTERNAL)
+    zookeeper_ssl_protocol: ConfigKey[str | None] = ConfigKey(STRING, None, None, LOW, READ_ONLY,
+        "The version of TLS for ZooKeeper, TLSv1.2 or TLSv1.3; by default both.", visibility=INTERNAL)
+    zookeeper_ssl_truststore_location: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "The certificates by which ZooKeeper's is checked: a PEM or PKCS12 file; by default those of the machine.",
+        visibility=INTERNAL)
+    zookeeper_ssl_truststore_password: ConfigKey[str | None] = ConfigKey(PASSWORD, None, None, MEDIUM, READ_ONLY,
+        "The password of that file.", visibility=INTERNAL)
+    zookeeper_ssl_truststore_type: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "PEM or PKCS12; by default as the file's name ends.", visibility=INTERNAL)
 
     # Ours.
+    barnabas_zookeeper_digest: ConfigKey[str | None] = ConfigKey(PASSWORD, None, None, MEDIUM, READ_ONLY,
+        "USER:PASSWORD, with which the broker logs in to ZooKeeper by the scheme digest (addauth).",
+        visibility=INTERNAL)
     barnabas_cluster_id: ConfigKey[str | None] = ConfigKey(STRING, None, ("non_empty",), LOW, READ_ONLY,
         "Id of a new cluster; without it, a random one. CLUSTER_ID in the environment sets it.")
     barnabas_disk_reserve_bytes: ConfigKey[int] = ConfigKey(LONG, 67_108_864, ("min", 0), MEDIUM, READ_ONLY,

@@ -66,8 +66,12 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("socket.connection.setup.timeout.ms", LONG, 10_000, None, MEDIUM, READ_ONLY),
     ("transaction.state.log.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
     ("unclean.leader.election.interval.ms", LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY, INTERNAL),
-    ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL,
-     "Must be false: ACLs in ZooKeeper are not supported."),
+    ("zookeeper.clientCnxnSocket", STRING, None, None, MEDIUM, READ_ONLY, INTERNAL,
+     "The class by which Kafka connects to ZooKeeper; with TLS, only Netty's is allowed."),
+    ("zookeeper.ssl.crl.enable", BOOLEAN, False, None, LOW, READ_ONLY, INTERNAL,
+     "Must be false: revoked certificates are not looked up."),
+    ("zookeeper.ssl.ocsp.enable", BOOLEAN, False, None, LOW, READ_ONLY, INTERNAL,
+     "Must be false: revoked certificates are not looked up."),
 )
 """Keys of parts of Kafka that Barnabas has, too, but designed so that these keys have nothing to set."""
 # fmt: on

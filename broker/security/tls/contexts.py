@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from cryptography import x509
@@ -78,6 +78,10 @@ class TlsSettings:
             bool(value("ssl.allow.san.changes")),
         )
 
+    def with_stores(self, key_store: StoreSettings, trust_store: StoreSettings) -> TlsSettings:
+        """The same settings with other stores."""
+        return replace(self, key_store=key_store, trust_store=trust_store)
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The files of the stores."""
@@ -128,6 +132,17 @@ def load(settings: TlsSettings) -> Tls:
         _trust(context, trusted, settings)
     mapping = PrincipalMapping(settings.principal_mapping_rules)
     return Tls(settings, server, client, nameless_client, key_store.certificate, mapping, stamps)
+
+
+def load_client(settings: TlsSettings) -> ssl.SSLContext:
+    """Read the stores, and make the context of a client, which needs no key. Blocking, some milliseconds. Raises
+    TlsConfigError."""
+    context = _client_context(settings)
+    _select_protocols(context, settings)
+    if (key_store := load_key_store(settings.key_store)) is not None:
+        _load_key(context, key_store, settings)
+    _trust(context, load_trust_store(settings.trust_store), settings)
+    return context
 
 
 def check_replacement(before: Tls, after: Tls) -> None:

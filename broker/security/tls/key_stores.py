@@ -47,6 +47,7 @@ may stand for the ends of lines, so that a value of the configuration may be a s
 class StoreSettings(NamedTuple):
     """The settings of one store. `kind` is "keystore" or "truststore", `prefix` the beginning of its keys, for messages
     ("listener.name.external."). `certificates` and `private_key` are PEM from the configuration itself.
+    `key_password_name` is the name of the key that has `key_password`, without the prefix.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class StoreSettings(NamedTuple):
     certificates: str | None = None
     private_key: str | None = None
     key_password: str | None = None
+    key_password_name: str = "ssl.key.password"
 
     def __repr__(self) -> str:
         return f"<{self.kind} of {self.prefix or 'all listeners'}: {self.location or 'inline'}>"
@@ -64,6 +66,21 @@ class StoreSettings(NamedTuple):
     def key(self, name: str) -> str:
         """The full name of a key of this store: "location" is `ssl.keystore.location`."""
         return f"{self.prefix}ssl.{self.kind}.{name}"
+
+
+def as_in_zookeeper(store: StoreSettings) -> StoreSettings:
+    """A store as ZooKeeper reads it: without a type, the end of the file's name says whether it is PEM, and the
+    password of a key store in PEM is that of its key (X509Util.java). Content decides between the other types."""
+    kind = store.type or ("PEM" if (store.location or "").lower().endswith(".pem") else "JKS")
+    if kind.upper() != "PEM":
+        return store._replace(type=kind)
+    is_key_store = store.kind.lower() == "keystore"
+    return store._replace(
+        type=kind,
+        password=None,
+        key_password=store.password or None if is_key_store else None,
+        key_password_name=f"ssl.{store.kind}.password",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +248,7 @@ def _pem_key_store(
         raise TlsConfigError(f"{key_name}: expected one PRIVATE KEY in PEM, found {len(blocks)}")
     [block] = blocks
     password = None if settings.key_password is None else settings.key_password.encode()
-    password_name = f"{settings.prefix}ssl.key.password"
+    password_name = f"{settings.prefix}{settings.key_password_name}"
     try:
         if block[2]:
             private_key = load_pem_private_key(block[0], password)

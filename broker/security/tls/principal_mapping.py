@@ -60,10 +60,7 @@ class PrincipalMapping:
 
     def principal_of(self, certificate: bytes) -> str:
         """The principal of a client with this certificate (DER): "User:CN=alice,O=Example". Raises NoMatchingRule."""
-        from cryptography import x509
-
-        name = subject_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
-        return f"User:{self.apply(name)}"
+        return f"User:{self.apply(subject_of(certificate))}"
 
     def apply(self, name: str) -> str:
         """The result of the first rule that applies. Raises NoMatchingRule."""
@@ -105,6 +102,13 @@ class _Rule:
 
 
 # --- names of subjects --------------------------------------------------------------------------------
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate (DER) as text: "CN=alice,O=Example". Errors: ValueError, if it is no certificate."""
+    from cryptography import x509
+
+    return subject_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
 
 
 def subject_name(name: bytes) -> str:

@@ -12,6 +12,7 @@ import struct
 from typing import Final, Protocol, cast
 
 from barnabas.clock import Clock
+from barnabas.controller.coordination.zookeeper_server.authentication import AuthFailed, ClientLogins
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
 from barnabas.controller.coordination.zookeeper_server.messages import (
     FRAME_BYTES_MAX,
@@ -54,6 +55,10 @@ class Server(Protocol):
         """Register a new connection, for which another one, or this one, may be closed."""
         ...
 
+    def meet(self, logins: ClientLogins, host: str, certificate: bytes | None) -> None:
+        """Note who a new client is, by its address and its certificate (DER). Raises: AuthFailed."""
+        ...
+
     def add_held(self, size: int) -> None:
         """Add to the memory that connections hold (negative: subtract)."""
         ...
@@ -78,7 +83,8 @@ class Server(Protocol):
 
 
 class ZooKeeperConnection(asyncio.Protocol):
-    """The protocol of one accepted socket, owned by the event loop. `port` is the local port."""
+    """The protocol of one accepted socket, owned by the event loop. `port` is the local port. One with TLS is known to
+    the server before its handshake, and `encrypted` afterwards."""
 
     def __init__(self, server: Server, port: int, clock: Clock) -> None:
         self._server = server
@@ -96,11 +102,28 @@ class ZooKeeperConnection(asyncio.Protocol):
         """The time when it was opened, or when its client last read something, or completed a request."""
         self.held_bytes = 0
         self.session: Session[Client] | None = None
+        self.logins = ClientLogins()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._begin(transport)
+        self._server.accept(self)
+        self._meet(None)
+
+    def encrypted(self, transport: asyncio.Transport, certificate: bytes | None) -> None:
+        """Go on with this transport, which encrypts the former one. `certificate` is the client's (DER), if any."""
+        self._begin(transport)
+        self._meet(certificate)
+
+    def _begin(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._server.accept(self)
+
+    def _meet(self, certificate: bytes | None) -> None:
+        if self._transport is not None:
+            try:
+                self._server.meet(self.logins, peer_host(self._transport), certificate)
+            except AuthFailed:
+                self.close("its certificate cannot be used")
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self._closing = self._unfinished = None

@@ -101,6 +101,11 @@ def encode_buffer(value: bytes) -> bytes:
     return _INT.pack(len(value)) + value
 
 
+def encode_null() -> bytes:
+    """A jute buffer that is null."""
+    return _INT.pack(NULL_LENGTH)
+
+
 def encode_string(value: str) -> bytes:
     """A jute string."""
     return encode_buffer(value.encode())
@@ -113,7 +118,7 @@ def encode_vector(elements: Iterable[bytes]) -> bytes:
 
 
 def encode_stat(stat: Stat) -> bytes:
-    """A znode's metadata; ACLs never change here (`aversion` 0)."""
+    """A znode's metadata."""
     return _STAT.pack(
         stat.czxid,
         stat.mzxid,
@@ -121,7 +126,7 @@ def encode_stat(stat: Stat) -> bytes:
         stat.mtime_ms,
         stat.version,
         stat.cversion,
-        0,
+        stat.acl_version,
         stat.ephemeral_owner,
         stat.data_length,
         stat.num_children,

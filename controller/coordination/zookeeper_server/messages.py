@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeVar
 
+from barnabas.controller.coordination.access import InvalidAcl, NoAuth
+from barnabas.controller.coordination.acl import WORLD_ANYONE, Acl
 from barnabas.controller.coordination.interface import (
     BadVersion,
     Check,
@@ -70,6 +72,7 @@ class OpCode(IntEnum):
     MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
+    SASL = 102
     GET_EPHEMERALS = 103
     GET_ALL_CHILDREN_NUMBER = 104
     SET_WATCHES2 = 105
@@ -86,6 +89,7 @@ class ErrorCode(IntEnum):
     UNIMPLEMENTED = -6
     BAD_ARGUMENTS = -8
     NO_NODE = -101
+    NO_AUTH = -102
     BAD_VERSION = -103
     NO_CHILDREN_FOR_EPHEMERALS = -108
     NODE_EXISTS = -110
@@ -96,6 +100,8 @@ class ErrorCode(IntEnum):
 
 
 _ERRORS: Final[Mapping[type[CoordinationError], ErrorCode]] = {
+    NoAuth: ErrorCode.NO_AUTH,
+    InvalidAcl: ErrorCode.INVALID_ACL,
     NoNode: ErrorCode.NO_NODE,
     NodeExists: ErrorCode.NODE_EXISTS,
     BadVersion: ErrorCode.BAD_VERSION,
@@ -134,18 +140,6 @@ class ConnectRequest(NamedTuple):
     session_id: int
     password: bytes
     knows_read_only: bool
-
-
-class Acl(NamedTuple):
-    """One entry of an access control list."""
-
-    permissions: int
-    scheme: str
-    identity: str
-
-
-WORLD_ANYONE: Final = Acl(31, "world", "anyone")
-"""Everyone may do everything."""
 
 
 def read_connect_request(frame: bytes) -> ConnectRequest:
@@ -203,7 +197,7 @@ class Write(NamedTuple):
     acls: Sequence[Acl] = (WORLD_ANYONE,)
 
 
-class SetAcl(NamedTuple):
+class SetAclRequest(NamedTuple):
     """The body of SET_ACL."""
 
     path: str
@@ -250,11 +244,30 @@ class Watches(NamedTuple):
     of_data: bool
 
 
+class Auth(NamedTuple):
+    """The body of AUTH: a scheme, and what it needs (`digest`: user:password)."""
+
+    scheme: str
+    credentials: bytes
+
+    def __repr__(self) -> str:
+        return f"Auth({self.scheme})"
+
+
+class Sasl(NamedTuple):
+    """The body of SASL: a message of the client's mechanism; empty at first."""
+
+    token: bytes
+
+    def __repr__(self) -> str:
+        return "Sasl"
+
+
 class Nothing(NamedTuple):
-    """The body of PING, CLOSE_SESSION and AUTH (which is not served)."""
+    """The body of PING and CLOSE_SESSION."""
 
 
-Body = Path | Read | Write | SetAcl | Multi | MultiRead | SetWatches | Watches | Nothing
+Body = Path | Read | Write | SetAclRequest | Auth | Sasl | Multi | MultiRead | SetWatches | Watches | Nothing
 
 
 class UnsupportedRequest(Exception):
@@ -301,8 +314,17 @@ def _read_check(reader: JuteReader) -> Write:
     return Write(Check(reader.read_string(), reader.read_int()))
 
 
-def _read_set_acl(reader: JuteReader) -> SetAcl:
-    return SetAcl(reader.read_string(), _read_acls(reader), reader.read_int())
+def _read_set_acl(reader: JuteReader) -> SetAclRequest:
+    return SetAclRequest(reader.read_string(), _read_acls(reader), reader.read_int())
+
+
+def _read_auth(reader: JuteReader) -> Auth:
+    reader.read_int()  # a type, which has no meaning
+    return Auth(reader.read_string(), reader.read_buffer())
+
+
+def _read_sasl(reader: JuteReader) -> Sasl:
+    return Sasl(reader.read_buffer())
 
 
 def _read_acls(reader: JuteReader) -> list[Acl]:
@@ -381,7 +403,8 @@ _BODIES: Final[Mapping[OpCode, Callable[[JuteReader], Body]]] = {
     OpCode.MULTI_READ: _read_multi_read,
     OpCode.CHECK_WATCHES: _read_watches,
     OpCode.REMOVE_WATCHES: _read_watches,
-    OpCode.AUTH: _read_nothing,
+    OpCode.AUTH: _read_auth,
+    OpCode.SASL: _read_sasl,
     OpCode.SET_WATCHES: _read_set_watches,
     OpCode.GET_EPHEMERALS: _read_path,
     OpCode.GET_ALL_CHILDREN_NUMBER: _read_path,
@@ -430,8 +453,3 @@ def multi_failure(count: int, culprit: int, error: ErrorCode) -> bytes:
 
 def _error_result(code: ErrorCode) -> bytes:
     return encode_int(_ERROR_RESULT) + encode_boolean(False) + encode_int(code) + encode_int(code)
-
-
-def is_open_to_all(acls: Sequence[Acl]) -> bool:
-    """Whether an ACL only states the permissions that hold anyway."""
-    return bool(acls) and all(acl == WORLD_ANYONE for acl in acls)

@@ -18,6 +18,7 @@ from typing import Final
 from barnabas.clock import Clock
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.zookeeper_server.authentication import Authentication, ClientLogins
 from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
 from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES, ConnectRequest, connect_response
 from barnabas.controller.coordination.zookeeper_server.service import (
@@ -32,7 +33,7 @@ from barnabas.controller.coordination.zookeeper_server.sessions import (
     Session,
     SessionTable,
 )
-from barnabas.network import BoundSocket, Network
+from barnabas.network import BoundSocket, Network, NewProtocol
 from barnabas.timers import ScheduledCall, Timers
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class ZooKeeperServer:
 
     `on_failure` is called when the file cannot be used any more; everything is closed then. `version` is reported to
     tools. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`. `connections_max` is the number
-    of connections for which the process has descriptors.
+    of connections for which the process has descriptors. `authentication` knows the logins; by default there are no
+    users of SASL.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class ZooKeeperServer:
         timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX,
         connections_max: int = CONNECTIONS_MAX,
+        authentication: Authentication | None = None,
     ) -> None:
         self._stored = stored
         self._network = network
@@ -90,7 +93,8 @@ class ZooKeeperServer:
         self._on_failure = on_failure
         self._version = version
         self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
-        self._service = TreeService(stored, self._close_session)
+        self._authentication = authentication or Authentication(random_bytes)
+        self._service = TreeService(stored, self._close_session, self._authentication)
         self._connections_max = max(min(connections_max, CONNECTIONS_MAX), NEWCOMERS_MAX + 1)
         self._sessions_max = self._connections_max - NEWCOMERS_MAX
         self._connections: dict[ZooKeeperConnection, None] = {}
@@ -109,12 +113,23 @@ class ZooKeeperServer:
         self._stored.open()
         self._sessions.next_id = self._stored.first_session_id
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections on one more port; returns the port. Raises: OSError."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        encrypted: Callable[[Callable[[], ZooKeeperConnection]], NewProtocol] | None = None,
+    ) -> int:
+        """Accept connections on one more port; returns the port. `encrypted` makes the protocol of connections with
+        TLS, out of what makes those behind it. Raises: OSError.
+        """
         bound = self._network.bind(host, port)
         self._bound.append(bound)
         number = bound.port
-        await bound.listen(lambda: ZooKeeperConnection(self, number, self._clock))
+
+        def new_connection() -> ZooKeeperConnection:
+            return ZooKeeperConnection(self, number, self._clock)
+
+        await bound.listen(new_connection if encrypted is None else encrypted(new_connection))
         if self._tick is None:
             self._ticked_ms = self._clock.monotonic_ms()
             self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
@@ -153,6 +168,10 @@ class ZooKeeperServer:
             oldest = next(other for other in self._connections if other.session is None or other.is_closing)
             oldest.abort("it has no session, and there are too many connections")
             self.forget(oldest)
+
+    def meet(self, logins: ClientLogins, host: str, certificate: bytes | None) -> None:
+        """Note who a new client is. Raises: AuthFailed."""
+        self._authentication.meet(logins, host, certificate)
 
     @property
     def is_crowded(self) -> bool:

@@ -1,20 +1,19 @@
 """The effect of each request of a session on the tree, and its response. One request is served at a time, from reading
 it to the events that it causes: so every client is notified of a change before it can read it.
 
-A write is durable before its response. ACLs are world:anyone everywhere: another list is refused with InvalidACL,
-rather than accepted and ignored. Containers, TTLs, persistent watches and authentication are refused with
-Unimplemented, or AuthFailed.
+A write is durable before its response. ACLs permit what they permit in ZooKeeper; who a client is belongs to its
+connection (`authentication`). Containers, TTLs and persistent watches are refused with Unimplemented.
 
 *Source*: ZooKeeper's `PrepRequestProcessor.java`, `FinalRequestProcessor.java`, `DataTree.java` (`processTxn`).
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from barnabas.controller.coordination.access import Access, NoAuth, visible_to
+from barnabas.controller.coordination.acl import ADMIN, READ
 from barnabas.controller.coordination.interface import (
-    ANY_VERSION,
-    BadVersion,
     CoordinationError,
     Create,
     Delete,
@@ -26,17 +25,20 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
 )
 from barnabas.controller.coordination.stored_tree import StoredTree
-from barnabas.controller.coordination.tree import BadArguments, Transaction, stat_of
+from barnabas.controller.coordination.tree import BadArguments, Change, SetAcl, Transaction, Znode, stat_of
+from barnabas.controller.coordination.zookeeper_server.authentication import Authentication, AuthFailed, ClientLogins
 from barnabas.controller.coordination.zookeeper_server.jute import (
     JuteReader,
     MalformedMessage,
+    encode_buffer,
     encode_int,
+    encode_null,
     encode_stat,
     encode_string,
     encode_vector,
 )
 from barnabas.controller.coordination.zookeeper_server.messages import (
-    WORLD_ANYONE,
+    Auth,
     Body,
     ErrorCode,
     Multi,
@@ -44,7 +46,8 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     OpCode,
     Path,
     Read,
-    SetAcl,
+    Sasl,
+    SetAclRequest,
     SetWatches,
     UnsupportedRequest,
     Watches,
@@ -52,7 +55,6 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     Write,
     encode_acls,
     error_code,
-    is_open_to_all,
     multi_failure,
     multi_response,
     read_body,
@@ -83,7 +85,9 @@ if `zookeeper.ephemeralNodes.total.byte.limit` is set.)
 
 
 class Client(Protocol):
-    """A connection: the receiver of responses and events."""
+    """A connection: the receiver of responses and events. `logins` is who its client is."""
+
+    logins: ClientLogins
 
     def send(self, message: bytes, /) -> None:
         """Send one message, after all that were sent before."""
@@ -92,10 +96,6 @@ class Client(Protocol):
 
 class NoWatcher(Exception):
     """The connection has no such watch."""
-
-
-class InvalidAcl(Exception):
-    """A request with restrictive ACLs, which this server does not support."""
 
 
 class TooManyEphemerals(CoordinationError):
@@ -116,17 +116,20 @@ InPieces: TypeAlias = Generator[None, None, bytes]
 _CODES: Final[Mapping[type[Exception], ErrorCode]] = {
     UnsupportedRequest: ErrorCode.UNIMPLEMENTED,
     NoWatcher: ErrorCode.NO_WATCHER,
-    InvalidAcl: ErrorCode.INVALID_ACL,
 }
-_REFUSALS: Final = (MalformedMessage, UnsupportedRequest, NoWatcher, InvalidAcl, CoordinationError, ValueError)
+_REFUSALS: Final = (MalformedMessage, UnsupportedRequest, NoWatcher, CoordinationError, ValueError)
 """Errors of a request."""
 
 
 class TreeService:
-    """The tree for clients. `on_close` is called with a session that its client wants to end."""
+    """The tree for clients. `on_close` is called with a session that its client wants to end; `authentication` knows
+    the logins."""
 
-    def __init__(self, stored: StoredTree, on_close: Callable[[Session[Client]], None]) -> None:
+    def __init__(
+        self, stored: StoredTree, on_close: Callable[[Session[Client]], None], authentication: Authentication
+    ) -> None:
         self._stored = stored
+        self._authentication = authentication
         self._on_close = on_close
         self._watches = WatchTable[Client]()
         self._watches_bytes_max = WATCHES_BYTES_MAX
@@ -142,8 +145,8 @@ class TreeService:
         body: bytes | Iterator[None] = b""
         try:
             op_code = _op_code(number)
-            if op_code is OpCode.AUTH:
-                raise LastRequest(reply(xid, self._stored.last_zxid, ErrorCode.AUTH_FAILED))
+            if op_code in (OpCode.AUTH, OpCode.SASL):
+                return self._log_in(xid, read_body(op_code, reader), client)
             if op_code is OpCode.CLOSE_SESSION:
                 self._on_close(session)
                 raise LastRequest(reply(xid, self._stored.last_zxid))
@@ -155,6 +158,20 @@ class TreeService:
         if isinstance(body, bytes):
             return reply(xid, self._stored.last_zxid, body=body)
         return self._in_pieces(xid, number, body)
+
+    def _log_in(self, xid: int, body: Body, client: Client) -> bytes:
+        """Raises: LastRequest, if the login is refused."""
+        try:
+            if isinstance(body, Auth):
+                self._authentication.log_in(client.logins, body.scheme, body.credentials)
+                return reply(xid, 0)
+            assert isinstance(body, Sasl), "nothing else is a login"
+            token = self._authentication.negotiate(client.logins, body.token)
+        except AuthFailed as error:
+            logger.warning("a login of %s is refused", _address_of(client))
+            answer = encode_null() if isinstance(body, Sasl) else b""
+            raise LastRequest(reply(xid, 0, ErrorCode.AUTH_FAILED, answer)) from error
+        return reply(xid, 0, body=encode_null() if token is None else encode_buffer(token))
 
     def _in_pieces(self, xid: int, number: int, work: Iterator[None]) -> InPieces:
         try:
@@ -194,9 +211,9 @@ class TreeService:
 
     def _answer(self, op_code: OpCode, body: Body, session: Session[Client], client: Client) -> bytes | Iterator[None]:
         if isinstance(body, Write):
-            return self._write(op_code, body, session)
+            return self._write(op_code, body, session, client)
         if isinstance(body, Multi):
-            return self._multi(body, session)
+            return self._multi(body, session, client)
         if isinstance(body, Read):
             return self._read(op_code, body, client)
         if isinstance(body, MultiRead):
@@ -205,17 +222,19 @@ class TreeService:
             return self._set_watches(body, client)
         if isinstance(body, Watches):
             self._check_watches(op_code, body, client)
-        elif isinstance(body, SetAcl):
-            return self._set_acl(body)
+        elif isinstance(body, SetAclRequest):
+            return self._set_acl(body, session, client)
         elif isinstance(body, Path):
-            return _QUESTIONS[op_code](self, body.path, session)
+            return _QUESTIONS[op_code](self, body.path, session, client)
         return b""
 
     # -- reading
 
     def _read(self, op_code: OpCode, body: Read, client: Client) -> bytes:
         tree, path = self._stored.tree, body.path
-        found = tree.get(path)
+        found, znode = tree.get(path), tree.znode(path)
+        if znode is not None:
+            _access(client).check(znode.acl, READ, path)
         if body.watch and (found is not None or op_code is OpCode.EXISTS):
             self._require_room()
             if op_code in (OpCode.EXISTS, OpCode.GET_DATA):
@@ -241,8 +260,8 @@ class TreeService:
                 raise UnsupportedRequest("a watch in a request of several reads")
             try:
                 answer = self._read(op_code, read, client)
-            except NoNode:
-                results.append(ErrorCode.NO_NODE)
+            except (NoNode, NoAuth) as error:
+                results.append(error_code(error))
                 continue
             size += len(answer)
             if size > ANSWER_BYTES_MAX:
@@ -250,47 +269,45 @@ class TreeService:
             results.append((op_code, answer))
         return multi_response(results)
 
-    def _require(self, path: str) -> bytes:
-        found = self._stored.tree.get(path)
+    def _require(self, path: str) -> Znode:
+        found = self._stored.tree.znode(path)
         if found is None:
             raise NoNode(path)
-        return encode_stat(found[1])
+        return found
 
-    def _get_acl(self, path: str, _session: Session[Client]) -> bytes:
-        return encode_acls([WORLD_ANYONE]) + self._require(path)
+    def _get_acl(self, path: str, _session: Session[Client], client: Client) -> bytes:
+        znode = self._require(path)
+        _access(client).check(znode.acl, READ | ADMIN, path)
+        stat = stat_of(znode, self._stored.tree.child_count(path))
+        return encode_acls(visible_to(znode.acl, client.logins.identities)) + encode_stat(stat)
 
-    def _sync(self, path: str, _session: Session[Client]) -> bytes:
+    def _sync(self, path: str, _session: Session[Client], _client: Client) -> bytes:
         """Respond to SYNC at once: there is only one server, and its clients have seen everything before."""
         return encode_string(path)
 
-    def _ephemerals(self, prefix: str, session: Session[Client]) -> bytes:
+    def _ephemerals(self, prefix: str, session: Session[Client], _client: Client) -> bytes:
         paths = self._stored.tree.ephemerals(session.session_id)
         return encode_vector(encode_string(path) for path in paths if path.startswith(prefix))
 
-    def _all_children_number(self, path: str, _session: Session[Client]) -> bytes:
-        self._require(path)
+    def _all_children_number(self, path: str, _session: Session[Client], client: Client) -> bytes:
+        _access(client).check(self._require(path).acl, READ, path)
         return encode_int(self._stored.tree.descendant_count(path))
 
     # -- writing
 
-    def _write(self, op_code: OpCode, body: Write, session: Session[Client]) -> bytes:
+    def _write(self, op_code: OpCode, body: Write, session: Session[Client], client: Client) -> bytes:
         if op_code is OpCode.CHECK:
             raise UnsupportedRequest("a check outside a transaction")
-        _require_open_acls([body])
         self._require_few_ephemerals([body.operation], session.session_id)
-        transaction = self._change([body.operation], session.session_id)
+        transaction = self._change([body.operation], session.session_id, _access(client, [body]))
         return self._result(op_code, body.operation, transaction, 0)
 
-    def _multi(self, body: Multi, session: Session[Client]) -> bytes:
+    def _multi(self, body: Multi, session: Session[Client], client: Client) -> bytes:
         writes = [write for _, write in body.writes]
         try:
-            _require_open_acls(writes)
             operations = [write.operation for write in writes]
             self._require_few_ephemerals(operations, session.session_id)
-            transaction = self._change(operations, session.session_id)
-        except InvalidAcl:
-            culprit = next(index for index, write in enumerate(writes) if not is_open_to_all(write.acls))
-            return multi_failure(len(writes), culprit, ErrorCode.INVALID_ACL)
+            transaction = self._change(operations, session.session_id, _access(client, writes))
         except StoreUnavailable:
             raise
         except (CoordinationError, BadArguments) as error:
@@ -302,6 +319,12 @@ class TreeService:
             ]
         )
 
+    def _set_acl(self, body: SetAclRequest, session: Session[Client], client: Client) -> bytes:
+        operation = SetAcl(body.path, body.acls, body.version)
+        (stat,) = self._change([operation], session.session_id, _access(client)).results
+        assert isinstance(stat, Stat), "the result of a changed ACL"
+        return encode_stat(stat)
+
     @staticmethod
     def _result(op_code: OpCode, operation: Operation, transaction: Transaction, index: int) -> bytes:
         """The response of one operation: its own result for its znode, whatever later operations did to that."""
@@ -311,9 +334,9 @@ class TreeService:
         assert isinstance(result, str), "the result of a creation is its path"
         return write_result(op_code, result, stat_of(transaction.created[index], 0))
 
-    def _change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+    def _change(self, operations: Sequence[Change], session_id: int, access: Access | None = None) -> Transaction:
         """Make a transaction durable, then visible, then notify watchers."""
-        transaction = self._stored.change(operations, session_id)
+        transaction = self._stored.change(operations, session_id, access)
         for event in transaction.events:
             listeners = self._watches.take(event)
             if listeners:
@@ -332,14 +355,6 @@ class TreeService:
                     error = TooManyEphemerals(operation.path)
                     error.operation_index = index
                     raise error
-
-    def _set_acl(self, body: SetAcl) -> bytes:
-        if not is_open_to_all(body.acls):
-            raise InvalidAcl
-        stat = self._require(body.path)
-        if body.version not in (ANY_VERSION, 0):
-            raise BadVersion(body.path)
-        return stat
 
     # -- watches
 
@@ -378,7 +393,7 @@ class TreeService:
             raise LastRequest
 
 
-_QUESTIONS: Final[Mapping[OpCode, Callable[[TreeService, str, Session[Client]], bytes]]] = {
+_QUESTIONS: Final[Mapping[OpCode, Callable[[TreeService, str, Session[Client], Client], bytes]]] = {
     OpCode.GET_ACL: TreeService._get_acl,
     OpCode.SYNC: TreeService._sync,
     OpCode.GET_EPHEMERALS: TreeService._ephemerals,
@@ -393,6 +408,10 @@ def _op_code(number: int) -> OpCode:
         raise UnsupportedRequest(f"a request of type {number}") from None
 
 
-def _require_open_acls(writes: Iterable[Write]) -> None:
-    if not all(is_open_to_all(write.acls) for write in writes):
-        raise InvalidAcl
+def _access(client: Client, writes: Sequence[Write] = ()) -> Access:
+    """Who a client is, and the ACLs that its creations ask for."""
+    return Access(client.logins.identities, {index: write.acls for index, write in enumerate(writes)})
+
+
+def _address_of(client: Client) -> str:
+    return next((each.name for each in client.logins.identities if each.scheme == "ip"), "a client")

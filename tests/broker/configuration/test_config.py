@@ -29,6 +29,7 @@ from barnabas.broker.configuration.definitions import (
     INT,
     LIST,
     LONG,
+    PASSWORD,
     SHORT,
     STRING,
     ConfigKey,
@@ -158,7 +159,8 @@ def test_an_attribute_has_the_type_that_its_row_names(key: ConfigKey[Any]) -> No
     assert getattr(BrokerConfig, key.attribute) is key
     if key.attribute not in ("listeners", "inter_broker_listener_name", "log_dirs") and not key.synonyms:
         # What the key says by itself, whatever the attribute makes of it.
-        of_type = {BOOLEAN: bool, INT: int, SHORT: int, LONG: int, DOUBLE: float, STRING: str, LIST: tuple[str, ...]}
+        of_type: dict[int, Any] = dict.fromkeys((INT, SHORT, LONG), int) | dict.fromkeys((STRING, PASSWORD), str)
+        of_type |= {BOOLEAN: bool, DOUBLE: float, LIST: tuple[str, ...]}
         parsed = Mapping[str, int] if key.convert is not None else of_type[key.type]
         assert named == (parsed | None if key.default is None else parsed)
 
@@ -318,9 +320,11 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
         ("ssl.engine.factory.class", "com.example.Factory"),
         ("delegation.token.max.lifetime.ms", "0"),
         ("zookeeper.set.acl", "true"),
-        ("zookeeper.ssl.client.enable", "true"),
-        ("zookeeper.ssl.keystore.location", "/etc/keystore.jks"),
-        ("zookeeper.clientCnxnSocket", "org.apache.zookeeper.ClientCnxnSocketNetty"),
+        ("zookeeper.ssl.crl.enable", "true"),
+        ("zookeeper.ssl.ocsp.enable", "true"),
+        ("zookeeper.ssl.protocol", "SSLv3"),
+        ("zookeeper.clientCnxnSocket", "com.example.Socket"),
+        ("barnabas.zookeeper.digest", "user"),
         ("zookeeper.metadata.migration.enable", "true"),
         ("zookeeper.connect", "no port:at all"),
         ("zookeeper.connect", "zk:2181//x"),

@@ -24,6 +24,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_server.authentication import Authentication, ClientLogins
 from barnabas.controller.coordination.zookeeper_server.connection import (
     LARGE_REQUEST_BYTES,
     TURN_MS,
@@ -905,25 +906,6 @@ async def test_the_root_is_not_deleted() -> None:
         assert server.paths == {"/a"}
 
 
-async def test_restricting_access_lists_are_refused() -> None:
-    async with ServerUnderTest() as server, peer(server) as one:
-        only_read = struct.pack(">ii", 1, 1) + string("world") + string("anyone")
-        somebody = struct.pack(">ii", 1, 31) + string("digest") + string("user:hash")
-        for acl in (only_read, somebody, struct.pack(">i", 0)):
-            assert (await one.ask(CREATE, creation("/a", acl=acl)))[0] == INVALID_ACL
-        assert (await one.ask(CREATE, creation("/a")))[0] == 0
-        assert (await one.ask(7, string("/a") + only_read + struct.pack(">i", -1)))[0] == INVALID_ACL
-        assert (await one.ask(7, string("/a") + OPEN_ACL + struct.pack(">i", 3)))[0] == BAD_VERSION
-        assert (await one.ask(7, string("/a") + OPEN_ACL + struct.pack(">i", 0)))[0] == 0
-        error, answer = await one.ask(6, string("/a"))
-        assert (error, answer[: len(OPEN_ACL)]) == (0, OPEN_ACL)
-        error, answer = await one.ask(MULTI, multi((CREATE, creation("/b", acl=somebody))))
-        assert struct.pack(">i", INVALID_ACL) in answer
-        assert server.paths == {"/a"}
-        assert (await one.ask(100, b"", xid=-4))[0] == -115
-        assert await one.is_closed()
-
-
 @pytest.mark.parametrize(
     ("op_code", "body"),
     [
@@ -1004,6 +986,9 @@ class _SlowServer(Server):
 
     def __init__(self, clock: ManualClock, request_ms: int) -> None:
         self._clock, self._request_ms = clock, request_ms
+
+    def meet(self, logins: ClientLogins, host: str, certificate: bytes | None) -> None:
+        assert certificate is None
 
     def accept(self, connection: ZooKeeperConnection) -> None:
         pass
@@ -1136,6 +1121,9 @@ def whole(answer: bytes | InPieces) -> bytes:
 
 
 class _Deaf:
+    def __init__(self) -> None:
+        self.logins = ClientLogins()
+
     def send(self, message: bytes, /) -> None:
         assert message
 
@@ -1166,7 +1154,7 @@ FRAMES = st.one_of(
 def test_any_bytes_are_answered_or_end_the_connection(frames: list[bytes]) -> None:
     stored = StoredTree(":memory:", ManualClock(), is_durable=False)
     stored.open()
-    service = TreeService(stored, lambda _session: None)
+    service = TreeService(stored, lambda _session: None, Authentication(secrets.token_bytes))
     session: Session[Any] = Session(7, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, 1)
     for frame in frames:
         try:

@@ -17,7 +17,8 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
 )
 from barnabas.controller.coordination.loop_handler import LoopHandler
-from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
+from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_errors import ConnectionTimedOut
 from tests.controller.coordination.proxy import Proxy
 from tools.foreign.zookeeper import ZooKeeperServer
 from tools.processes import children
