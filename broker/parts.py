@@ -351,7 +351,7 @@ class Parts:
             from barnabas.controller.sanitizer import sanitize
 
             sources = Sources(
-                foundation.network_clock,
+                foundation.clock,
                 foundation.environment.threads,
                 foundation.environment.random_bytes,
                 lambda mechanism, user: self.configs.overrides("users", sanitize(user)).get(mechanism),
@@ -361,7 +361,7 @@ class Parts:
             )
         if of_brokers is not None and brokers not in listeners:
             listeners[brokers] = SaslListener({plain.MECHANISM: of_brokers})
-        return Sasl(listeners, foundation.network_clock, foundation.network_timers)
+        return Sasl(listeners, foundation.clock, foundation.network_timers)
 
     @cached_property
     def _broker_secrets(self) -> BrokerSecrets:

@@ -86,7 +86,7 @@ class Broker:
         self.metadata = foundation.metadata
         self.metrics = foundation.metrics
         self.unforeseen = foundation.unforeseen
-        self.connections = foundation.connections
+        self.connections, self.tls = foundation.connections, foundation.tls
         self._secret = foundation.secret
         self._threads = self.environment.threads
         self._on_failure = on_failure or (lambda reason: None)
