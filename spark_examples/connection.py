@@ -5,7 +5,6 @@ it contain certificates and keys themselves, not the names of files: executors r
 """
 
 import argparse
-import asyncio
 import os
 from dataclasses import replace
 from functools import cache
@@ -18,6 +17,7 @@ from barnabas.broker.client.security_options import (
     Connection,
     ask_for_password,
 )
+from barnabas.spark_examples.topics import with_ports
 
 OPTIONS = {
     "command_config": (
@@ -52,8 +52,6 @@ def connect(options: argparse.Namespace) -> None:
         given["password"] = given["password"] or os.environ.get(PASSWORD_VARIABLE)
     connection = Connection(given, _ask)
     if options.bootstrap_servers is None and connection.bootstrap_servers is not None:
-        from barnabas.spark_examples.topics import with_ports
-
         options.bootstrap_servers = with_ports(connection.bootstrap_servers)
     if options.bootstrap_servers is None and has_options:
         raise ClientError("a user, TLS or a file of properties needs --bootstrap-servers")
@@ -78,18 +76,3 @@ def _with_mechanism(security: Security) -> Security:
 def _ask(username: str) -> str:
     """The password, which is asked for once: programs parse their options twice."""
     return ask_for_password(username)
-
-
-def login_refusal(bootstrap_servers: str, security: Security) -> str | None:
-    """Why a cluster does not accept this login, or this TLS, in one line; None if it does."""
-    from barnabas.broker.client.client import KafkaClient
-
-    async def log_in() -> None:
-        async with KafkaClient(bootstrap_servers, client_id="barnabas-spark", security=security):
-            pass
-
-    try:
-        asyncio.run(log_in())
-    except ClientError as error:
-        return " ".join(str(error).split())
-    return None

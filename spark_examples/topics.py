@@ -4,14 +4,15 @@ Spark itself takes minutes to find out that nobody listens, and tells of a topic
 """
 
 import argparse
+import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barnabas.broker.client.security import PLAINTEXT
-from barnabas.spark_examples.connection import login_refusal
+from barnabas.broker.client.errors import ClientError
+from barnabas.broker.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -79,7 +80,7 @@ def what_is_missing(
     if problem is not None:
         return problem
     security = getattr(options, "security", PLAINTEXT)
-    if security != PLAINTEXT and (problem := login_refusal(servers, security)) is not None:
+    if security != PLAINTEXT and (problem := _login_refusal(servers, security)) is not None:
         return problem
     if _is_secured(options.kafka) and not _is_secured(options.client):
         return None  # Spark is told how to get in, and we are not
@@ -144,6 +145,21 @@ def _nobody_listens(servers: str) -> str | None:
         else:
             return None
     return f"No broker listens on {', '.join(problems)}. `barnabas serve` starts one on 127.0.0.1:9092."
+
+
+def _login_refusal(bootstrap_servers: str, security: Security) -> str | None:
+    """Why a cluster does not accept this login, or this TLS, in one line; None if it does."""
+    from barnabas.broker.client.client import KafkaClient
+
+    async def log_in() -> None:
+        async with KafkaClient(bootstrap_servers, client_id="barnabas-spark", security=security):
+            pass
+
+    try:
+        asyncio.run(log_in())
+    except ClientError as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _is_secured(settings: Sequence[tuple[str, str]]) -> bool:
