@@ -74,7 +74,7 @@ def _present(values: dict[str, str]) -> dict[str, str]:
 
 
 def _java_tls(tls: Tls) -> dict[str, str]:
-    config = {}
+    config: dict[str, str] = {}
     if tls.trusted:
         config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": tls.trusted.decode()}
     if tls.chain:

@@ -99,7 +99,7 @@ def read(running: Running, count: int) -> list[bytes | None]:
     config = {**running.properties("librdkafka"), "group.id": "readers", "auto.offset.reset": "earliest"}
     consumer = Consumer({**config, "log_level": 0})
     consumer.subscribe(["letters"])
-    found = []
+    found: list[bytes | None] = []
     while len(found) < count:
         message = consumer.poll(PATIENCE_S)
         assert message is not None
@@ -110,7 +110,7 @@ def read(running: Running, count: int) -> list[bytes | None]:
 
 
 def create(running: Running) -> None:
-    admin = AdminClient(running.properties("librdkafka"))
+    admin = AdminClient({**running.properties("librdkafka")})
     new = NewTopic("letters", 3, 3, config={"min.insync.replicas": "2"})
     (done,) = admin.create_topics([new], operation_timeout=PATIENCE_S).values()
     assert done.exception(PATIENCE_S) is None
@@ -121,7 +121,7 @@ def test_three_brokers_with_one_command(running: Running) -> None:
     assert running.properties("client")["bootstrap.servers"] == ",".join(running.addresses)
     for address in running.addresses:
         alone = {**running.properties("librdkafka"), "bootstrap.servers": address}
-        assert len(AdminClient(alone).list_topics(timeout=PATIENCE_S).brokers) == 3
+        assert len(AdminClient({**alone}).list_topics(timeout=PATIENCE_S).brokers) == 3
     create(running)
     write(running, "a", "b")
 
@@ -170,7 +170,7 @@ def test_the_brokers_listener_is_for_brokers_alone(running: Running) -> None:
         assert clients.startswith("SASL_SSL://")
         host, _, port = of_brokers.partition("://")[2].partition(":")
         assert host == "127.0.0.1"
-        plain = {"bootstrap.servers": f"{host}:{port}", "log_level": 0}
+        plain: dict[str, Any] = {"bootstrap.servers": f"{host}:{port}", "log_level": 0}
         with socket.create_connection((host, int(port))):
             pass
         with pytest.raises(KafkaException):

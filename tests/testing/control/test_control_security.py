@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from tests.testing.control_client import ControlClient
 from tools.waiting import PATIENCE_S
@@ -89,11 +89,13 @@ def test_faults_of_security_over_http(control: ControlClient) -> None:
     assert write(config) == 0
     assert remove(quota) >= 1
     denied = control.done("POST", "/brokers/secured/deny", user="bob", operation="WRITE", topic="orders")
-    errors = []
+    errors: list[KafkaError | None] = []
     producer = Producer({**config, "log_level": 0})
-    producer.produce("orders", b"hello", on_delivery=lambda error, _: errors.append(error.name()))
+    producer.produce("orders", b"hello", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(PATIENCE_S) == 0
-    assert errors == ["TOPIC_AUTHORIZATION_FAILED"]
+    [error] = errors
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert remove(denied) >= 1
 
 
