@@ -363,7 +363,7 @@ class Parts:
 
         environment = self._foundation.environment
         return Sources(
-            self._foundation.network_clock,
+            self._foundation.clock,
             environment.threads,
             environment.random_bytes,
             self._scram_text,
@@ -498,7 +498,7 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets,
-            sasl=Sasl({}, foundation.network_clock, foundation.network_timers),
+            sasl=Sasl({}, foundation.clock, foundation.network_timers),
             authorizer=None if self.acls is None else self.acls.authorizer,
             acls=self.acls,
             tokens=self.tokens,

@@ -86,7 +86,7 @@ class Broker:
         self.metadata = foundation.metadata
         self.metrics = foundation.metrics
         self.unforeseen = foundation.unforeseen
-        self.connections = foundation.connections
+        self.connections, self.tls = foundation.connections, foundation.tls
         self._secret = foundation.secret
         self._threads = self.environment.threads
         self._on_failure = on_failure or (lambda reason: None)
@@ -136,6 +136,7 @@ class Broker:
             await self._start_coordinators(parts)
             self._start_housekeeping(parts)
             if self.before_clients is not None:
+                self.welcome.serves_clients.set()  # its requests are those of a client
                 await self.before_clients()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)

@@ -14,6 +14,7 @@ Nothing else in the package imports this one. Each pipeline is a program:
 The pipelines share:
 
 - `pipeline.py`: options, the way to Kafka, progress, the stop; `session.py`: the Spark session with its connector.
+- `connection.py`: TLS and users, by the options of Barnabas' commands.
 - `exactly_once.py`: records and progress in one transaction; `offsets.py`: offsets as Spark writes them.
 - `topics.py`: what is missing in the cluster, before Spark starts; `signals.py`: SIGINT and SIGTERM.
 - `filesystem.py`: small files at a URI; `modules.py`: the package as a zip file for workers.

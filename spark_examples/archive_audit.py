@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from rich.table import Table
 
+from barnabas.broker.client.security import PLAINTEXT
 from barnabas.spark_examples.archive_log import EXPIRED, Explained
 from barnabas.spark_examples.archive_reader import existing_archive, read_pieces
 from barnabas.spark_examples.offsets import Partition, Range
@@ -147,7 +148,7 @@ def _look_up(gaps: dict[Partition, list[Range]], options: argparse.Namespace) ->
         from barnabas.spark_examples.queue_gaps import explain_gaps
 
         try:
-            return explain_gaps(options.bootstrap_servers, gaps)
+            return explain_gaps(options.bootstrap_servers, gaps, options.security)
         except ClientError as problem:
             why_not = str(problem)
     return [
@@ -162,8 +163,8 @@ def _cannot_look_up(options: argparse.Namespace) -> str | None:
     if options.bootstrap_servers is None:
         return "no --bootstrap-servers"
     for key, value in (*options.kafka, *options.client):
-        if key == "security.protocol" and value.upper() != "PLAINTEXT":
-            return f"the audit's own client knows no {key}={value}"
+        if key == "security.protocol" and value.upper() != "PLAINTEXT" and options.security == PLAINTEXT:
+            return f"the audit's own client needs {key}={value} in --command-config"
     return None
 
 

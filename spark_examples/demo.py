@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from barnabas.broker.client.errors import ClientError
 from barnabas.spark_examples import sample
+from barnabas.spark_examples.connection import add_connection_options, connect
 from barnabas.spark_examples.flights import FLIGHTS, Flight, fetch_archive, read_flights, read_table
 from barnabas.spark_examples.ivy import FetchFailed
 from barnabas.spark_examples.java import JavaMissing, find_java
@@ -48,27 +50,42 @@ Statistics = dict[str, dict[str, Any]]
 console = Console()
 
 
-def delete_topics(bootstrap_servers: str, names: list[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster of the demonstration: its addresses, and the settings of Spark's clients and of librdkafka for it."""
+
+    bootstrap_servers: str
+    kafka: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """librdkafka's settings."""
+        return {"bootstrap.servers": self.bootstrap_servers, **dict(self.client)}
+
+
+def delete_topics(cluster: Cluster, names: list[str]) -> None:
     """Delete the demonstration's topics from a broker that outlives it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({**cluster.settings})
     for deleted in admin.delete_topics(names).values():
         deleted.result(30)
 
 
-def produce_flights(bootstrap_servers: str, topic: str, flights: list[Flight]) -> None:
+def produce_flights(cluster: Cluster, topic: str, flights: list[Flight]) -> None:
     """Produce every flight as JSON, keyed by carrier, as fast as it goes. Raises as `sample.produce` does."""
     shown = tqdm(flights, desc="Producing flights", unit=" flights", unit_scale=True)
-    sample.produce(bootstrap_servers, topic, (Sample(json.dumps(asdict(each)), each.carrier) for each in shown))
+    sample.produce(cluster.settings, topic, (Sample(json.dumps(asdict(each)), each.carrier) for each in shown))
 
 
-def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) -> int:
+def run_spark_job(cluster: Cluster, source: str, sink: str, folder: Path) -> int:
     """Run the streaming job from one topic to the other; returns the number of its micro-batches."""
     from barnabas.spark_examples import flight_delays, pipeline
 
     options = flight_delays.parser().parse_args(
         [
             "--once",
-            f"--bootstrap-servers={bootstrap_servers}",
+            f"--bootstrap-servers={cluster.bootstrap_servers}",
+            *(f"--kafka={key}={value}" for key, value in cluster.kafka),
             f"--input-topic={source}",
             f"--output-topic={sink}",
             f"--checkpoint={folder / 'checkpoint'}",
@@ -81,14 +98,14 @@ def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) 
         return sum(totals.batches for totals in pipeline.follow(flight_delays.start(spark, options)).values())
 
 
-def consume_statistics(bootstrap_servers: str, topic: str, group: str) -> tuple[Statistics, int]:
+def consume_statistics(cluster: Cluster, topic: str, group: str) -> tuple[Statistics, int]:
     """Read a topic to its end as a consumer group, and commit; returns the last line of each key and how many came.
 
     Raises RuntimeError when the committed offsets are not those of the end.
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **cluster.settings,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -186,23 +203,23 @@ def compare(statistics: Statistics, expected: Statistics) -> bool:
     return not different
 
 
-def demonstrate(bootstrap_servers: str, archive: Path, folder: Path, prefix: str, days: int) -> bool:
+def demonstrate(cluster: Cluster, archive: Path, folder: Path, prefix: str, days: int) -> bool:
     """Run the whole pipeline through a broker, with so many days; whether the result agrees with the file."""
     source, sink = f"{prefix}flights", f"{prefix}flight-delays"
     flights = list(read_flights(archive))
     assert len(flights) == FLIGHTS, f"{len(flights)} flights in the archive"
     last = str(date(2013, 1, 1) + timedelta(days - 1))
     flights = [flight for flight in flights if flight.scheduled[:10] <= last]
-    sample.create_topics(bootstrap_servers, source, sink, partitions=PARTITIONS)
+    sample.create_topics(cluster.settings, source, sink, partitions=PARTITIONS)
     started = time.monotonic()
-    produce_flights(bootstrap_servers, source, flights)
+    produce_flights(cluster, source, flights)
     produced = time.monotonic()
     console.print(f"{len(flights):,} flights produced at {len(flights) / (produced - started):,.0f} a second.")
-    batches = run_spark_job(bootstrap_servers, source, sink, folder)
+    batches = run_spark_job(cluster, source, sink, folder)
     console.print(
         f"Spark processed them in {batches} micro-batches, {time.monotonic() - produced:.0f} s with its start."
     )
-    statistics, lines = consume_statistics(bootstrap_servers, sink, f"{prefix}flight-demo")
+    statistics, lines = consume_statistics(cluster, sink, f"{prefix}flight-demo")
     console.print(f"{lines:,} lines of statistics read back by a consumer group, the last of each key counts.")
     show(statistics)
     expected = expected_statistics(archive)
@@ -220,10 +237,16 @@ def main() -> int:
     parser.add_argument(
         "--days", type=int, choices=range(1, DAYS + 1), default=DAYS, metavar="N", help="take the first N days only"
     )
+    parser.set_defaults(kafka=[], client=[])
+    add_connection_options(parser.add_argument_group("secured clusters"))
     options = parser.parse_args()
     raise_interrupts()
     try:
-        return run(options.bootstrap_servers, options.days)
+        connect(options)
+        return run(options, options.days)
+    except ClientError as problem:
+        console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+        return 1
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return end_with(INTERRUPTED)
@@ -232,28 +255,27 @@ def main() -> int:
         return 1
 
 
-def run(bootstrap_servers: str | None, days: int = DAYS) -> int:
-    """Demonstrate, on a broker of its own or a running one; returns the exit status.
+def run(options: argparse.Namespace, days: int = DAYS) -> int:
+    """Demonstrate, on a broker of its own or on the cluster of the options; returns the exit status.
 
     Raises JavaMissing or FetchFailed, the first before anything is started.
     """
     find_java()
-    if bootstrap_servers is not None:
-        cluster = argparse.Namespace(bootstrap_servers=bootstrap_servers, kafka=(), client=())
-        if missing := what_is_missing(cluster, Topics()):
-            console.print(missing, markup=False, highlight=False, soft_wrap=True)
-            return 1
+    if options.bootstrap_servers is not None and (missing := what_is_missing(options, Topics())):
+        console.print(missing, markup=False, highlight=False, soft_wrap=True)
+        return 1
     archive = fetch_archive()
     folder = Path(tempfile.mkdtemp(prefix="flight-demo-"))
     try:
-        if bootstrap_servers is None:
+        if options.bootstrap_servers is None:
             with Broker() as broker:
                 console.print(f"A Barnabas broker of its own listens on {broker.bootstrap_servers}.")
-                agreed = demonstrate(broker.bootstrap_servers, archive, folder, "", days)
+                agreed = demonstrate(Cluster(broker.bootstrap_servers), archive, folder, "", days)
         else:
+            cluster = Cluster(options.bootstrap_servers, tuple(options.kafka), tuple(options.client))
             prefix = f"demo-{secrets.token_hex(4)}-"
-            agreed = demonstrate(bootstrap_servers, archive, folder, prefix, days)
-            delete_topics(bootstrap_servers, [f"{prefix}flights", f"{prefix}flight-delays"])
+            agreed = demonstrate(cluster, archive, folder, prefix, days)
+            delete_topics(cluster, [f"{prefix}flights", f"{prefix}flight-delays"])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if agreed else 1

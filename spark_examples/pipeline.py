@@ -29,6 +29,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from barnabas.broker.client.errors import ClientError
+from barnabas.spark_examples.connection import add_connection_options, connect
 from barnabas.spark_examples.filesystem import FileSystem
 from barnabas.spark_examples.offsets import Offsets, flat
 from barnabas.spark_examples.session import is_submitted, spark_session
@@ -51,6 +53,17 @@ class Parser(argparse.ArgumentParser):
         """End with status 2."""
         self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
 
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """The options, with what they say about the connection in place (`connection.py`)."""
+        options = super().parse_args(args, namespace)
+        try:
+            connect(options)
+        except ClientError as problem:
+            self.error(str(problem))
+        return options
+
 
 def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that every pipeline has."""
@@ -68,7 +81,7 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
         action="append",
         default=[],
         type=pair,
-        help="a setting of Spark's Kafka clients, such as security.protocol=SSL; may be repeated",
+        help="a setting of Spark's Kafka clients, such as max.poll.records=500; may be repeated",
     )
     kafka.add_argument(
         "--client",
@@ -76,9 +89,10 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
         action="append",
         default=[],
         type=pair,
-        help="a setting of librdkafka, which writes transactions, measures latency and looks up partitions; a secured "
-        "cluster needs its settings in these names, too; may be repeated",
+        help="a setting of librdkafka, which writes transactions, measures latency and looks up partitions; may be "
+        "repeated",
     )
+    add_connection_options(parser.add_argument_group("secured clusters"))
     parser.set_defaults(totals={})
     spark = parser.add_argument_group("Spark")
     spark.add_argument("--master", help="Spark's master (default: spark-submit's, otherwise local[2])")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from barnabas.broker.client.client import KafkaClient, check
 from barnabas.broker.client.configs import TOPIC, describe_configs
 from barnabas.broker.client.consumer import EARLIEST, READ_COMMITTED, Positions
+from barnabas.broker.client.security import PLAINTEXT, Security
 from barnabas.spark_examples.archive_log import Explained
 from barnabas.spark_examples.offsets import Partition, Range
 from barnabas.testing.contents.records import CommittedBatches
@@ -29,13 +30,17 @@ HOLE = "not in the queue, though its cleanup.policy is not compact"
 LOST, DELETED, UNREADABLE = "lost: the queue has it", "no longer in the queue", "not readable in the queue"
 
 
-def explain_gaps(bootstrap_servers: str, gaps: Mapping[Partition, Sequence[Range]]) -> list[Explained]:
+def explain_gaps(
+    bootstrap_servers: str, gaps: Mapping[Partition, Sequence[Range]], security: Security = PLAINTEXT
+) -> list[Explained]:
     """Every offset of the gaps with its reason, as ranges. Errors: barnabas.broker.client.client.ClientError."""
-    return asyncio.run(_explain_all(bootstrap_servers, gaps))
+    return asyncio.run(_explain_all(bootstrap_servers, gaps, security))
 
 
-async def _explain_all(bootstrap_servers: str, gaps: Mapping[Partition, Sequence[Range]]) -> list[Explained]:
-    async with KafkaClient(bootstrap_servers) as client:
+async def _explain_all(
+    bootstrap_servers: str, gaps: Mapping[Partition, Sequence[Range]], security: Security
+) -> list[Explained]:
+    async with KafkaClient(bootstrap_servers, security=security) as client:
         positions = Positions(client)
         await positions.refresh({topic for topic, _ in gaps})
         starts = await positions.offsets(list(gaps), EARLIEST)

@@ -3,7 +3,7 @@
 import csv
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,24 +26,33 @@ class Sample(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-def create_topics(bootstrap_servers: str, *names: str, partitions: int = PARTITIONS, **configs: str) -> None:
+Cluster = str | Mapping[str, str]
+"""The addresses of a cluster, or librdkafka's settings for it."""
+
+
+def client_settings(cluster: Cluster) -> dict[str, str]:
+    """librdkafka's settings for a cluster."""
+    return {"bootstrap.servers": cluster} if isinstance(cluster, str) else dict(cluster)
+
+
+def create_topics(cluster: Cluster, *names: str, partitions: int = PARTITIONS, **configs: str) -> None:
     """Create topics that keep records of 2013, too; configs with underscores for dots.
 
     Raises confluent_kafka.KafkaException.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})  # warnings
+    admin = AdminClient({**client_settings(cluster), "log_level": 4})  # warnings
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
     topics = [NewTopic(name, num_partitions=partitions, config=settings) for name in names]
     for created in admin.create_topics(topics).values():
         created.result(30)
 
 
-def produce(bootstrap_servers: str, topic: str, samples: Iterable[Sample]) -> int:
+def produce(cluster: Cluster, topic: str, samples: Iterable[Sample]) -> int:
     """Produce as fast as it goes; returns the number of records.
 
     Raises KafkaException or TimeoutError when one was not acknowledged.
     """
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
+    producer = Producer({**client_settings(cluster), "linger.ms": 20, "enable.idempotence": True})
     failures: list[KafkaError] = []
     count = 0
 

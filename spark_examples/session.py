@@ -31,7 +31,11 @@ PART_OF_SPARK = (
 )
 """Libraries that the connector needs and every Spark has: 60 of the 70 MB of its dependencies."""
 
-ALWAYS = {"spark.sql.session.timeZone": "UTC"}
+ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's default hides the values of URLs alone; passwords and keys are options of Kafka's sources, too.
+    "spark.sql.redaction.options.regex": "(?i)url|password|secret|jaas|keystore",
+}
 DRIVER = {
     "spark.driver.memory": "1g",
     # A query that fails may take its own thread with it (StackOverflowError within java.util.regex, seen with Java's

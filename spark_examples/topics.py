@@ -4,11 +4,15 @@ Spark itself takes minutes to find out that nobody listens, and tells of a topic
 """
 
 import argparse
+import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from barnabas.broker.client.errors import ClientError
+from barnabas.broker.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -75,6 +79,9 @@ def what_is_missing(
     problem = _nobody_listens(servers)
     if problem is not None:
         return problem
+    security = getattr(options, "security", PLAINTEXT)
+    if security != PLAINTEXT and (problem := _login_refusal(servers, security)) is not None:
+        return problem
     if _is_secured(options.kafka) and not _is_secured(options.client):
         return None  # Spark is told how to get in, and we are not
     try:
@@ -90,7 +97,7 @@ def what_is_missing(
         if absent and not _are_created_by_themselves(admin):
             missing += absent
         if missing:
-            return _to_be_created(servers, missing)
+            return _to_be_created(options, missing)
         if nothing := _nothing_matches(options, topics.pattern, there, tell):
             return nothing
         _create(admin, [name for name in topics.made if name not in there])
@@ -99,9 +106,12 @@ def what_is_missing(
     return None
 
 
-def _to_be_created(servers: str, missing: Sequence[str]) -> str:
+def _to_be_created(options: argparse.Namespace, missing: Sequence[str]) -> str:
+    servers = options.bootstrap_servers
     is_or_are = "topic" if len(missing) == 1 else "topics"
     command = f"barnabas topics create {' '.join(missing)} --bootstrap-server {servers}"
+    if config := getattr(options, "command_config", None):
+        command += f" --command-config {config}"
     return f"{servers} has no {is_or_are} {', '.join(missing)}. To create what is missing: {command}"
 
 
@@ -137,6 +147,21 @@ def _nobody_listens(servers: str) -> str | None:
     return f"No broker listens on {', '.join(problems)}. `barnabas serve` starts one on 127.0.0.1:9092."
 
 
+def _login_refusal(bootstrap_servers: str, security: Security) -> str | None:
+    """Why a cluster does not accept this login, or this TLS, in one line; None if it does."""
+    from barnabas.broker.client.client import KafkaClient
+
+    async def log_in() -> None:
+        async with KafkaClient(bootstrap_servers, client_id="barnabas-spark", security=security):
+            pass
+
+    try:
+        asyncio.run(log_in())
+    except ClientError as error:
+        return " ".join(str(error).split())
+    return None
+
+
 def _is_secured(settings: Sequence[tuple[str, str]]) -> bool:
     return any(key.startswith(SECURED) for key, _ in settings)
 
@@ -151,10 +176,16 @@ def _create(admin: "AdminClient", names: Sequence[str]) -> None:
 
 
 def _are_created_by_themselves(admin: "AdminClient") -> bool:
-    """The value of auto.create.topics.enable at a broker."""
+    """The value of auto.create.topics.enable at a broker; true for a user who may not see it."""
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     broker = next(iter(admin.list_topics(timeout=TIMEOUT_S).brokers))
     resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
     [described] = admin.describe_configs([resource]).values()
-    return bool(described.result(TIMEOUT_S)["auto.create.topics.enable"].value == "true")
+    try:
+        return bool(described.result(TIMEOUT_S)["auto.create.topics.enable"].value == "true")
+    except KafkaException as refused:
+        if refused.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            return True
+        raise

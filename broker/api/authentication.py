@@ -46,12 +46,13 @@ class AuthenticatedRequests:
         self.clock = requests.clock
         self._requests = requests
         self._sasl = sasl
+        self._session_clock = sasl.clock  # which a test may move, unlike that of connections
 
     def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
         """Serve one request. Raises ProtocolError for a request before the login or after the session's end, or as
         `requests` does."""
         login = connection.session.login
-        if login is not None and self.clock.monotonic_ms() <= login.served_until_ms:
+        if login is not None and self._session_clock.monotonic_ms() <= login.served_until_ms:
             return self._requests.dispatch(frame, connection)
         return self._dispatch_unauthenticated(login, frame, connection)
 

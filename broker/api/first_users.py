@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from barnabas.broker.api.local import LocalClient
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.threads import Threads
+from barnabas.timers import Timers, pause
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -32,6 +33,8 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
 ITERATIONS: Final = 8192
 SALT_BYTES: Final = 24
 
+_TRIES_MAX: Final = 200
+_TRIES_INTERVAL_MS: Final = 50
 _HASHES: Final = {1: "sha256", 2: "sha512"}
 """The hashes of SCRAM, by the codes of mechanisms in requests (Kafka's ScramMechanism)."""
 _ALL: Final = 2
@@ -61,13 +64,33 @@ class FirstUser:
 
 
 async def add_first_users(
-    client: LocalClient, users: Sequence[FirstUser], threads: Threads, random_bytes: Callable[[int], bytes]
+    client: LocalClient,
+    users: Sequence[FirstUser],
+    threads: Threads,
+    random_bytes: Callable[[int], bytes],
+    timers: Timers,
 ) -> list[str]:
     """Add those users that have no password for SCRAM, set passwords that are new, and return the names of these users.
-    `client` speaks for the first administrator. Raises: ApiError.
+    `client` speaks for the first administrator.
+
+    Of a cluster that starts, the controller does so, and the others wait until the users are there. Raises: ApiError.
     """
     administrator = next(user for user in users if user.is_administrator)
     client.session.principal = f"User:{administrator.name}"
+    for _ in range(_TRIES_MAX):
+        try:
+            return await _add(client, users, threads, random_bytes)
+        except ApiError as error:
+            if error.error is not ErrorCode.NOT_CONTROLLER:
+                raise
+            users = [replace(user, has_new_password=False) for user in users]
+        await pause(timers, _TRIES_INTERVAL_MS)
+    return await _add(client, users, threads, random_bytes)
+
+
+async def _add(
+    client: LocalClient, users: Sequence[FirstUser], threads: Threads, random_bytes: Callable[[int], bytes]
+) -> list[str]:
     found = await client.ask(
         DescribeUserScramCredentialsRequest(users=[UserName(name=user.name) for user in users]),
         0,

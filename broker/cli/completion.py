@@ -18,6 +18,7 @@ import typer
 from barnabas.broker.cli import connection_options
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, counted
 from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.security_options import ask_nobody
 
 ANSWER_TIMEOUT_S = 1.0
 
@@ -240,7 +241,7 @@ def _values(kind: str, incomplete: str) -> Proposals:
 
 def _asked(context: typer.Context, work: Callable[[KafkaClient], Coroutine[Any, Any, Proposals]]) -> Proposals:
     async def connected() -> Proposals:
-        connection = connection_options.connection(context, ask=connection_options.ask_nobody)
+        connection = connection_options.connection(context, ask=ask_nobody)
         servers = context.params.get("bootstrap_servers") or DEFAULT_BOOTSTRAP_SERVERS
         client = KafkaClient(servers, security=connection.security())
         async with asyncio.timeout(ANSWER_TIMEOUT_S), client:

@@ -1,4 +1,5 @@
-"""`barnabas serve --secure [DIR]`: a broker with TLS, users and an authorizer, from nothing.
+"""`barnabas serve --secure [DIR]`: a broker, or with `--brokers` a cluster, with TLS, users and an authorizer, from
+nothing.
 
 Everything that lasts is in DIR, which its owner alone may read: the CA, the broker's certificate, the passwords of two
 users, the key of tokens. A later start finds it there, and makes only what is missing; a certificate that lacks a name
@@ -15,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -75,6 +77,16 @@ class Secured(NamedTuple):
     def __repr__(self) -> str:
         return f"<secured by {self.directory}>"
 
+    @property
+    def of_cluster(self) -> dict[str, str]:
+        """The configs that the brokers of a cluster share, which have a listener of their own among each other."""
+        return {key: value for key, value in self.configs.items() if key not in _AMONG_BROKERS}
+
+    @property
+    def later(self) -> Secured:
+        """The same for a broker that starts again: the passwords, which were new, may have been changed meanwhile."""
+        return self._replace(users=tuple(replace(user, has_new_password=False) for user in self.users))
+
 
 def main(options: argparse.Namespace, environ: Mapping[str, str], environment: Environment | None = None) -> int:
     """Serve as `barnabas serve`, secured; exit status as that."""
@@ -82,23 +94,28 @@ def main(options: argparse.Namespace, environ: Mapping[str, str], environment: E
         resolution = read_configuration(options, environ, unless_set=MECHANISMS_BEFORE)
         if resolution.config is None:
             return refuse(resolution.errors)
-        directory = directory_of(options.secure, resolution.config)
+        directory = directory_of(options.secure, resolution.config.log_dirs[0])
         secured = secure(directory, resolution.config)
     except ConfigError as error:
         return refuse(error.problems)
     except (ClientError, OSError) as error:
-        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
-        sys.stderr.write(f"barnabas: --secure: {logs.escape(told)}\n")
-        return EXIT_FAILURE
+        return could_not_secure(error)
     from barnabas.broker.cli.process import run
 
     secured_run = partial(run, prepare=partial(prepare, secured), on_ready=partial(tell_clients, secured))
     return serve_one(options, environ, environment, also=secured.configs, run=secured_run)
 
 
-def directory_of(given: str, config: BrokerConfig) -> Path:
+def could_not_secure(error: ClientError | OSError) -> int:
+    """Print why; returns the exit status."""
+    told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+    sys.stderr.write(f"barnabas: --secure: {logs.escape(told)}\n")
+    return EXIT_FAILURE
+
+
+def directory_of(given: str, data_directory: str) -> Path:
     """DIR, by default in the data directory. Raises: ConfigError."""
-    directory = Path(given or os.path.join(config.log_dirs[0], "secure")).absolute()
+    directory = Path(given or os.path.join(data_directory, "secure")).absolute()
     if directory.is_file():
         raise ConfigError([f"--secure {given} is a file: name the configuration file before --secure, or a directory"])
     return directory
@@ -120,12 +137,15 @@ def secure(directory: Path, config: BrokerConfig, machine_names: Sequence[str] |
     )
     has_issuer = config.barnabas_http_address is not None
     token_key = _token_key(directory) if has_issuer else None
+    if token_key is not None:
+        authority.write_private(directory / JWKS_FILE, _key_set(token_key))
     configs |= _security_configs(directory, users, has_issuer=has_issuer)
     given = {key: value for key, value in configs.items() if config.source(key) == DEFAULT or key in _LISTENERS}
     return Secured(directory, users, token_key, given)
 
 
 _LISTENERS: Final = ("listeners", "advertised.listeners")
+_AMONG_BROKERS: Final = ("security.inter.broker.protocol", "sasl.mechanism.inter.broker.protocol")
 
 
 def _listener_configs(config: BrokerConfig) -> dict[str, str]:
@@ -251,19 +271,22 @@ def _token_key(directory: Path) -> bytes:
     return path.read_bytes()
 
 
+def _key_set(token_key: bytes) -> bytes:
+    """The file of the key that checks tokens."""
+    from barnabas.broker.http.oauth import Issuer, key_set_text
+
+    issuer = Issuer(token_key, {}, issuer=ISSUER, audience=AUDIENCE, clock=SystemClock(), random_bytes=os.urandom)
+    return key_set_text(issuer).encode()
+
+
 # -- the broker
 
 
 def prepare(secured: Secured, broker: Broker) -> None:
     """Have a broker add the first users, and issue tokens, when it starts."""
     broker.before_clients = partial(add_users, secured, broker)
-    if secured.token_key is None:
-        return
-    from barnabas.broker.http.oauth import key_set_text
-
-    issuer = _issuer(secured, secured.token_key, broker)
-    authority.write_private(secured.directory / JWKS_FILE, key_set_text(issuer).encode())
-    broker.more_routes = issuer.routes
+    if secured.token_key is not None:
+        broker.more_routes = _issuer(secured, secured.token_key, broker).routes
 
 
 async def add_users(secured: Secured, broker: Broker) -> None:
@@ -274,7 +297,8 @@ async def add_users(secured: Secured, broker: Broker) -> None:
         broker.dispatcher, InflightBudget(_REQUEST_BYTES), _REQUEST_BYTES, broker.timers, environment.threads
     )
     client = LocalClient(resources, config.inter_broker_listener_name, "barnabas-secure")
-    added = await add_first_users(client, secured.users, environment.threads, environment.random_bytes)
+    threads, random_bytes = environment.threads, environment.random_bytes
+    added = await add_first_users(client, secured.users, threads, random_bytes, broker.timers)
     if added:
         logger.info("users have passwords of %s: %s", secured.directory / USERS_FILE, ", ".join(added))
 
@@ -310,26 +334,48 @@ def write_client_files(secured: Secured, bootstrap_servers: str) -> None:
 
 
 def tell_clients(secured: Secured, broker: Broker) -> None:
+    """Write the files of a broker's clients, and print what to paste."""
+    servers = ",".join(str(each).partition("://")[2] for each in broker.socket_server.advertised)
+    tell(secured, servers, token_url(broker.http_port, has_tls=broker.config.has_http_tls))
+
+
+def token_url(http_port: int | None, *, has_tls: bool) -> str | None:
+    """The address of the issuer of tokens; None without an HTTP port."""
+    return None if http_port is None else f"{'https' if has_tls else 'http'}://127.0.0.1:{http_port}/oauth/token"
+
+
+def tell(secured: Secured, servers: str, issuer_url: str | None) -> None:
     """Write the clients' files, and print what to paste. A password is printed on a terminal alone: elsewhere somebody
     may keep what is printed."""
-    servers = ",".join(str(each).partition("://")[2] for each in broker.socket_server.advertised)
     account = accounts(secured, servers)[CLIENT]
-    port = broker.http_port
-    scheme = "https" if broker.config.has_http_tls else "http"
-    token_url = None if secured.token_key is None or port is None else f"{scheme}://127.0.0.1:{port}/oauth/token"
+    issuer_url = None if secured.token_key is None else issuer_url
     directory = str(secured.directory)
     lines = secured.directory / LINES_FILE
     try:
         write_client_files(secured, servers)
-        authority.write_private(lines, instructions(account, directory, token_url).encode())
+        authority.write_private(lines, instructions(account, directory, issuer_url).encode())
     except OSError as error:
         logger.warning("the files of clients cannot be written: %s: %s", error.filename, error.strerror)
     is_seen = sys.stdout is not None and sys.stdout.isatty()
     shown = account if is_seen else Account(account.bootstrap_servers, CLIENT, "PASSWORD", account.ca)
     where = "" if is_seen else f"PASSWORD is in {secured.directory / USERS_FILE}; {lines} has these lines with it\n"
     with contextlib.suppress(OSError, AttributeError):
-        sys.stdout.write(f"{instructions(shown, directory, token_url)}{where}")
+        sys.stdout.write(f"{instructions(shown, directory, issuer_url)}{where}")
         sys.stdout.flush()
 
 
-__all__ = ["Secured", "accounts", "add_users", "main", "prepare", "secure", "tell_clients", "write_client_files"]
+__all__ = [
+    "MECHANISMS_BEFORE",
+    "Secured",
+    "accounts",
+    "add_users",
+    "could_not_secure",
+    "directory_of",
+    "main",
+    "prepare",
+    "secure",
+    "tell",
+    "tell_clients",
+    "token_url",
+    "write_client_files",
+]

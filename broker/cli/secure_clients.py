@@ -115,12 +115,26 @@ franz-go (imports: crypto/tls, crypto/x509, os, github.com/twmb/franz-go/pkg/kgo
   client, err := kgo.NewClient(
     kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
     kgo.SASL(scram.Auth{{User: "{name}", Pass: "{password}"}}.AsSha512Mechanism()))
-Spark:
-  spark.readStream.format("kafka").option("kafka.bootstrap.servers", "{servers}")
-    .option("kafka.security.protocol", "SASL_SSL").option("kafka.sasl.mechanism", "{MECHANISM}")
-    .option("kafka.sasl.jaas.config", '{jaas(account)}')
-    .option("kafka.ssl.truststore.type", "PEM").option("kafka.ssl.truststore.location", "{ca}")
+Spark (Python):
+{_spark_lines(account)}
 {token}"""
+
+
+def spark_options(account: Account) -> dict[str, str]:
+    """The options of Spark's `format("kafka")`: the properties of Java, each with the prefix `kafka.`."""
+    properties = (line.split("=", 1) for line in java_properties(account).splitlines())
+    return {f"kafka.{key}": value for key, value in properties}
+
+
+def _spark_lines(account: Account) -> str:
+    """Lines of PySpark that read all topics; the same settings write, and read as a stream. They are not indented:
+    Python's prompt takes them as they are."""
+    settings = "\n".join(f"    {key!r}: {value!r}," for key, value in spark_options(account).items())
+    return f"""\
+settings = {{
+{settings}
+}}
+records = spark.read.format("kafka").options(**settings).option("subscribePattern", ".*").load()"""
 
 
 _TOKEN: Final = """\

@@ -58,14 +58,12 @@ def main(
     environ = os.environ if environ is None else environ
     if options.control is not None:  # `__main__` handles it
         return refuse(["--control: expected after `barnabas serve`, and nowhere else"])
-    if options.secure is not None:
-        if options.brokers is not None:
-            return refuse(["--secure: one broker alone can be secured this way, so leave --brokers out"])
-        from barnabas.broker.cli.secure import main as serve_secured
-
-        return serve_secured(options, environ, environment)
     if options.brokers is not None:
         from barnabas.broker.cli.several_brokers import main as serve_several
 
         return serve_several(options, environ)
+    if options.secure is not None:
+        from barnabas.broker.cli.secure import main as serve_secured
+
+        return serve_secured(options, environ, environment)
     return serve_one(options, environ, environment)

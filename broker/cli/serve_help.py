@@ -106,8 +106,8 @@ def serve(
     --data-dir the data is temporary. With BARNABAS_CONTROL_TOKEN in the environment, requests need that token.
 
     With --secure, clients need TLS and a password: it makes a certificate authority, a certificate, and the users
-    admin and client, keeps them in DIR, and prints what to paste into clients. docs/security.md says what that
-    protects.
+    admin and client, keeps them in DIR, and prints what to paste into clients. With --brokers these are for all
+    brokers. docs/security.md says what that protects.
 
     [bold]Examples[/bold]
 
@@ -119,6 +119,7 @@ def serve(
       barnabas serve --zookeeper 127.0.0.1:2181/kafka
       barnabas serve --listen :9092 --http :8080
       barnabas serve --secure --data-dir /tmp/secured
+      barnabas serve --secure --brokers 3 --data-dir /tmp/secured-cluster
       barnabas serve --listen 127.0.0.1:0 --control 127.0.0.1:8099
       KAFKA_NUM_PARTITIONS=3 barnabas serve
     """

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -92,12 +92,20 @@ class Supervisor:
     """Runs on `loop`, which the forking caller runs: `next_start` returns the broker to fork, `started` is called
     afterwards.
 
-    `directory` has the store's file and the note. `status` is the exit status.
+    `directory` has the store's file and the note. `status` is the exit status. `on_ready` is called once, after the
+    ready line, with the brokers' addresses ("NAME://HOST:PORT,...") and their plans, which have the ports.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, directory: Path, plans: Sequence[BrokerPlan]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        directory: Path,
+        plans: Sequence[BrokerPlan],
+        on_ready: Callable[[str, Sequence[BrokerPlan]], None] = lambda _addresses, _plans: None,
+    ) -> None:
         self._loop = loop
         self._directory = directory
+        self._on_ready = on_ready
         self._children = [Child(plan, dict(plan.configs)) for plan in plans]
         self._to_start: asyncio.Queue[Child | None] = asyncio.Queue()
         self._is_stopping = False
@@ -253,13 +261,17 @@ class Supervisor:
         if not (self._is_ready or self._is_stopping) and all(each.is_ready for each in self._children):
             self._is_ready = True
             print_ready(self._ready_line())
+            self._on_ready(self._addresses, [child.plan for child in self._children])
+
+    @property
+    def _addresses(self) -> str:
+        return ",".join(child.addresses for child in self._children)
 
     def _ready_line(self) -> str:
-        addresses = ",".join(child.addresses for child in self._children)
         ids = ",".join(str(child.plan.node_id) for child in self._children)
         payload = self._server.znode(znodes.CLUSTER_ID)
         cluster_id = "" if payload is None else znodes.decode_cluster_id(payload)
-        return f"ready: {addresses} node.id={ids} cluster.id={cluster_id}"
+        return f"ready: {self._addresses} node.id={ids} cluster.id={cluster_id}"
 
     def _look_at_children(self) -> None:
         """Find the children that have ended, on SIGCHLD."""

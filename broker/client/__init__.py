@@ -8,7 +8,8 @@
 Security:
 
 - `security.py` is how a client connects; `security_properties.py` reads that from Kafka's properties, with
-  `key_stores.py` (PEM, PKCS12); `permissions.py` says what a refused client lacks.
+  `key_stores.py` (PEM, PKCS12); `security_options.py` adds the options of a command, and `security_configs.py` is the
+  same in the words of other clients. `permissions.py` says what a refused client lacks.
 - `users.py`, `acls.py` and `quotas.py` describe and change these.
 - `tls.py` is TLS; `login.py` is SASL, with `tokens.py` (OAUTHBEARER).
 

@@ -142,6 +142,12 @@ class TlsListeners:
                 if stamps not in (listener.tls.stamps, listener.refused_stamps):
                     await self._replace(listener, settings, stamps)
 
+    def read_again(self) -> None:
+        """Read all stores, and use them without the checks of a replacement: for tests. Blocking. Raises
+        TlsConfigError."""
+        for listener in self._listeners.values():
+            listener.tls, listener.refused_stamps = contexts.load(listener.tls.settings), None
+
     async def close(self) -> None:
         """Wait for the changes that are being applied."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,5 +1,7 @@
 """A broker in a thread of its own, so that the test that started it can use blocking clients."""
 
+from __future__ import annotations
+
 import atexit
 import os
 import shutil
@@ -7,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.configuration.config import BrokerConfig
@@ -25,11 +27,15 @@ from barnabas.testing.caller import Caller
 from barnabas.testing.contents.partitions import Led
 from barnabas.testing.contents.roles import check_partition
 from barnabas.testing.contents.topic import Topic
+from barnabas.testing.faults.fault_list import Certificates
 from barnabas.testing.faults.state_faults import check_is_online, is_offline
 from barnabas.testing.interception.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception.request import OF_BROKERS_ALONE
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
+
+if TYPE_CHECKING:
+    from barnabas.broker.cli.secure_clients import Account
 
 T = TypeVar("T")
 
@@ -95,12 +101,16 @@ class Broker(Owner[BrokerThread]):
 
         Errors: RuntimeError when it does not run, ValueError for an unknown client.
         """
+        return client_config(client, self.bootstrap_servers, self._account(user))
+
+    def _account(self, user: str) -> Account | None:
+        """What a client of a user has to know; a user that does not exist is added. None without `security`."""
         security = self._security
-        if security is not None and user not in security.names:
+        if security is None:
+            return None
+        if user not in security.names:
             self.call(security.add_user(user, self.server))
-        return client_config(
-            client, self.bootstrap_servers, None if security is None else security.account(user, self.bootstrap_servers)
-        )
+        return security.account(user, self.bootstrap_servers)
 
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
@@ -306,6 +316,13 @@ class Broker(Owner[BrokerThread]):
             raise ValueError(f"a lone broker never gets {named}, which brokers send each other; use Cluster()")
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _certificates(self) -> Certificates:
+        """The certificates that it may present. Errors: RuntimeError unless it is secured and was started."""
+        self._check_started()
+        if self._security is None:
+            return super()._certificates()
+        return self._security.certificates(self.live_servers)
 
     @property
     def server(self) -> BrokerServer:

@@ -31,6 +31,7 @@ from barnabas.testing.waiting.calls import Calls, of_another_process
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
+    from barnabas.testing.faults.fault_list import Certificates
 
 T = TypeVar("T")
 
@@ -267,6 +268,10 @@ class Owner(Contents, Recordable, Generic[L]):
     @abstractmethod
     def _check_apis(self, keys: frozenset[int] | None) -> None:
         """Refuse APIs whose requests never arrive here. None means all APIs. Errors: ValueError."""
+
+    def _certificates(self) -> Certificates:
+        """The certificates that its brokers may present. Errors: RuntimeError unless it is secured and was started."""
+        raise RuntimeError(f'this {self._noun} has no TLS of its own: use Broker(security="sasl_ssl")')
 
     def _hindering(self) -> Sequence[Fault]:
         return [fault for fault in self.faults if fault._hinders_brokers()]

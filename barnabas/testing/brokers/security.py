@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.configuration import config as broker_config
+from barnabas.clock import SystemClock
 
 if TYPE_CHECKING:
     from barnabas.broker.cli.secure import Secured
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
 
 SASL_SSL: Final = "sasl_ssl"
+_DAY_MS: Final = 24 * 60 * 60 * 1000
 CLIENTS: Final = ("confluent_kafka", "aiokafka", "kafka_python", "java")
 
 
@@ -25,6 +27,7 @@ class Security:
 
     def __init__(self) -> None:
         self._secured: Secured | None = None
+        self._certificates: BrokerCertificates | None = None
         self._temporary: Path | None = None
 
     @classmethod
@@ -82,13 +85,72 @@ class Security:
         assert self._secured is not None
         return accounts(self._secured, bootstrap_servers)[name]
 
+    def certificates(self, servers: Callable[[], Sequence[Server]]) -> BrokerCertificates:
+        """The certificates that the broker may present; `servers` returns the one that runs, if any."""
+        from barnabas.broker.cli.secure import BROKER_FILE
+
+        assert self._secured is not None
+        if self._certificates is None:
+            self._certificates = BrokerCertificates(self._secured.directory / BROKER_FILE, servers)
+        return self._certificates
+
     def forget(self) -> None:
         """Remove temporary files, and the users with them."""
-        self._secured = None
+        self._secured = self._certificates = None
         if self._temporary is not None:
             atexit.unregister(self.forget)
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+class BrokerCertificates:
+    """The certificates that a secured broker presents to new connections, as faults of a test want it: written to its
+    file, and read from there by the running broker and by a later start. Broker's loop only.
+    """
+
+    def __init__(self, path: Path, servers: Callable[[], Sequence[Server]]) -> None:
+        self._file = path
+        self._servers = servers
+        self._own = path.read_bytes()
+
+    def put_own(self) -> None:
+        """Present the broker's own certificate again."""
+        self._put(self._own)
+
+    def put_expired(self) -> None:
+        """Present one that has expired a day ago."""
+        self._put(self._issued(_names(self._own), days_ago=2))
+
+    def put_for_host(self, host: str) -> None:
+        """Present one that names this host alone. Errors: ClientError for a name that no certificate can have."""
+        self._put(self._issued([host]))
+
+    def _issued(self, hosts: Sequence[str], days_ago: int = 0) -> bytes:
+        """A certificate that is valid for a day, from so many days ago on, with those of its authority and its key."""
+        from barnabas.broker.cli.authority import Authority
+
+        issued_ms = SystemClock().now_ms() - days_ago * _DAY_MS
+        own = Authority.load(self._file.parent, issued_ms)
+        issued = own.issue("broker", hosts, days=1)
+        return issued.certificate + own.certificate + issued.key
+
+    def _put(self, content: bytes) -> None:
+        from barnabas.broker.cli.authority import write_private
+
+        if self._file.parent.exists():  # else the broker has been stopped, and its temporary files are removed
+            write_private(self._file, content)
+            for server in self._servers():
+                if server.tls is not None:
+                    server.tls.read_again()
+
+
+def _names(certificate: bytes) -> list[str]:
+    """The names and addresses in a certificate (PEM)."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificate(certificate)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def client_config(client: str, bootstrap_servers: str, account: Account | None) -> dict[str, Any]:

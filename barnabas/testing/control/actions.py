@@ -63,11 +63,13 @@ def start_broker(asked: Asked) -> Json:
         raise Refused(
             400, f"leave {kept[0]} out: the data of this broker is temporary; `serve --data-dir` keeps that of main"
         )
+    if "security" in given and count > 1:
+        raise Refused(400, "security is for a single broker: `serve --secure --brokers 3` secures several")
     if "port" in given:
         configs["listeners"] = f"PLAINTEXT://127.0.0.1:{_port(given['port'], count)}"
     texts = {key: str(value) for key, value in configs.items() if count == 1 or key not in NEED_OTHERS}
     problems = broker_config.resolve(options=texts).warnings
-    owner = new_owner(count, configs, given.get("racks", []), given.get("clock_ms"))
+    owner = new_owner(count, configs, given.get("racks", []), given.get("clock_ms"), given.get("security"))
     served = asked.brokers.start(owner, given.get("name"), problems)
     try:
         served.seed(given.get("seed_topics", {}))
@@ -85,6 +87,14 @@ def _port(port: int, count: int) -> int:
 
 def broker(asked: Asked) -> Json:
     return answers.broker(asked.served)
+
+
+def client_config(asked: Asked) -> Json:
+    owner, served = asked.served.broker, asked.served
+    served.check_running()
+    user, client = asked.arguments.get("user", "client"), asked.arguments.get("client", "confluent_kafka")
+    config = owner.client_config(user, client)
+    return answers.client_config(owner._account(user), config)
 
 
 def stop_broker(asked: Asked) -> Json:

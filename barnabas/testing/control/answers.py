@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.broker.cli.secure_clients import MECHANISM
 from barnabas.testing.brokers.cluster import Cluster
 from barnabas.testing.control import rules
 from barnabas.testing.faults.fault import Hold
@@ -14,6 +16,8 @@ from barnabas.wire.records import iter_records
 from barnabas.wire.schema import Array, Message
 
 if TYPE_CHECKING:
+    from barnabas.broker.cli.secure_clients import Account
+    from barnabas.testing.brokers.broker import Broker
     from barnabas.testing.contents.group import Group
     from barnabas.testing.contents.records import Record
     from barnabas.testing.control.served import Served
@@ -41,7 +45,41 @@ def broker(served: Served) -> Json:
         "bootstrap_servers": servers,
         "nodes": nodes,
         "warnings": list(served.warnings),
+        "security": None if isinstance(owner, Cluster) else security(owner),
     }
+
+
+def security(owner: Broker) -> Json | None:
+    """What every client of a secured broker needs; None for one that anybody may use."""
+    accounts = [account for name in ("admin", "client") if (account := owner._account(name)) is not None]
+    if not accounts:
+        return None
+    return {
+        "protocol": "SASL_SSL",
+        "mechanism": MECHANISM,
+        "users": {account.username: account.password for account in accounts},
+        **_authority(accounts[0].ca),
+    }
+
+
+def client_config(account: Account | None, config: Mapping[str, Any]) -> Json:
+    """How a client connects: in the words of one client, and for all others."""
+    if account is None:
+        return {"protocol": "PLAINTEXT", "mechanism": None, "user": None, "password": None, "ca": None, "ca_pem": None,
+                "config": dict(config)}  # fmt: skip
+    return {
+        "protocol": "SASL_SSL",
+        "mechanism": MECHANISM,
+        "user": account.username,
+        "password": account.password,
+        **_authority(account.ca),
+        "config": dict(config),
+    }
+
+
+def _authority(path: str) -> Json:
+    """The file of the authority's certificate, and its content."""
+    return {"ca": path, "ca_pem": Path(path).read_text()}
 
 
 def fault(number: int, found: Lasting) -> Json:
@@ -213,8 +251,23 @@ SHAPES: Final[Mapping[str, Json]] = {
             "bootstrap_servers": _TEXT,
             "nodes": _list(_object({"node": _NUMBER_OR_NONE, "address": _TEXT, "is_running": _TRUTH})),
             "warnings": _TEXTS,
+            "security": {"type": ["object", "null"]},
         },
-        does="A broker, or a cluster: bootstrap_servers is for clients, warnings are those of its configuration.",
+        does="A broker, or a cluster: bootstrap_servers is for clients, warnings are those of its configuration. "
+        "security is null, or has protocol, mechanism, users (passwords by name), ca (the path of the authority's "
+        "certificate) and ca_pem (its content).",
+    ),
+    "ClientConfig": _object(
+        {
+            "protocol": _TEXT,
+            "mechanism": _TEXT_OR_NONE,
+            "user": _TEXT_OR_NONE,
+            "password": _TEXT_OR_NONE,
+            "ca": _TEXT_OR_NONE,
+            "ca_pem": _TEXT_OR_NONE,
+            "config": {"type": "object"},
+        },
+        does="How a client connects: config is in the words of the client that was asked for, the rest is for all.",
     ),
     "Brokers": _object({"brokers": _several("Broker")}),
     "Fault": _object(
@@ -333,6 +386,7 @@ SHAPES: Final[Mapping[str, Json]] = {
     "Clock": _object({"now_ms": _NUMBER, "monotonic_ms": _NUMBER}),
     "Snapshot": _object({"snapshot": _NUMBER}),
     "Members": _object({"members": _TEXTS}),
+    "Sessions": _object({"sessions": _NUMBER}),
     "Node": _object({"node": _NUMBER}),
     "LeaderEpoch": _object({"leader_epoch": _NUMBER}),
     "Done": _object({}, does="It is done."),

@@ -95,6 +95,11 @@ def _chance(value: Any) -> float:
     return float(value)
 
 
+def _rate(value: Any) -> float:
+    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= NUMBER_MAX)
+    return float(value)
+
+
 def _one_or_many(accept: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def accept_both(value: Any) -> Any:
         if not isinstance(value, list):
@@ -187,6 +192,10 @@ NUMBERS: Final = Kind(
 BASE64: Final = Kind("bytes in base64", {"type": "string", "format": "byte"}, _base64)
 ERROR: Final = Kind("the name or the number of an error of Kafka", {"oneOf": [_STRING, _INTEGER]}, _text_or_number)
 WAY: Final = _choice("records", "cut", "short", "correlation_id")
+SECURITY: Final = _choice("sasl_ssl")
+CLIENT: Final = _choice("confluent_kafka", "kafka_python", "java")
+MECHANISM: Final = _choice("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
+RATE: Final = Kind("a number above 0", {"type": "number", "exclusiveMinimum": 0}, _rate, float)
 DURATION: Final = Kind(
     "a whole number of ms",
     {"type": "integer", "minimum": 0, "maximum": DURATION_MS_MAX},

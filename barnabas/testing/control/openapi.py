@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import barnabas
 from barnabas.testing.control.answers import SHAPES
-from barnabas.testing.control.verbs import VERBS, Verb
+from barnabas.testing.control.verb import Verb
+from barnabas.testing.control.verbs import VERBS
 
 PATH: Final = "/openapi.json"
 _NUMBERED: Final = frozenset({"fault", "snapshot"})

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.testing.control import fields
 from barnabas.testing.control.fields import Field, Kind, Refused, accept
 from barnabas.testing.faults.effects import Delay, Fail
+from barnabas.testing.faults.error_codes import error_code
 from barnabas.testing.faults.error_responses import Failure
 from barnabas.testing.faults.fault import Fault, FaultGroup, Lasting
-from barnabas.testing.faults.faults import api_names, error_code, split_keywords
+from barnabas.testing.faults.faults import api_names, split_keywords
 from barnabas.testing.interception.answer import Answer, Effect, GoOn, Passage
 from barnabas.testing.interception.entries import Subject
 from barnabas.testing.interception.request import BETWEEN_BROKERS

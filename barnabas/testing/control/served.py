@@ -219,15 +219,19 @@ class ServedBrokers:
 
 
 def new_owner(
-    brokers: int, configs: Mapping[str, Any], racks: str | Sequence[str] = (), clock_ms: int | None = None
+    brokers: int,
+    configs: Mapping[str, Any],
+    racks: str | Sequence[str] = (),
+    clock_ms: int | None = None,
+    security: str | None = None,
 ) -> Broker | Cluster:
-    """A single broker, or a cluster of several in these racks, not started yet; with `clock_ms` its time stands still
-    there. Raises Refused.
+    """A single broker, with TLS and users if it has `security`, or a cluster of several in these racks, not started
+    yet; with `clock_ms` its time stands still there. Raises Refused.
     """
     clock = None if clock_ms is None else ManualClock(clock_ms)
     racks = [racks] if isinstance(racks, str) else racks
     if brokers == 1 and not racks:
-        return Broker(configs=configs, clock=clock)
+        return Broker(configs=configs, clock=clock, security=security)
     if brokers == 1:
         raise Refused(400, f"racks are of a cluster: brokers is to be 2 to {CLUSTER_BROKERS_MAX}")
     own = {key for key in configs if key in _OF_EACH_BROKER or "." not in key}

@@ -36,7 +36,8 @@ from barnabas.testing.control.actions import Asked
 from barnabas.testing.control.answers import SHAPES
 from barnabas.testing.control.fields import TIMEOUT_MS_DEFAULT, Refused, accept, of_query
 from barnabas.testing.control.served import ServedBrokers
-from barnabas.testing.control.verbs import VERBS, Verb
+from barnabas.testing.control.verb import Verb
+from barnabas.testing.control.verbs import VERBS
 from barnabas.testing.control.wording import in_http
 from barnabas.testing.waiting.patience import Patience
 from barnabas.wire.errors import ApiError, ErrorCode

@@ -19,6 +19,8 @@ from barnabas.testing.interception.api_entries import PARTITION, TOPIC, TOPIC_ID
 from barnabas.testing.interception.request import Request
 from barnabas.timers import pause
 from barnabas.wire import messages
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from barnabas.testing.interception.entries import Subject
@@ -243,6 +245,50 @@ class Disconnect(_Passing):
         if self.after_work:
             await go_on()
         raise CloseConnection("a fault of a test ends it")
+
+
+@dataclass(slots=True)
+class FailLogin(_Passing):
+    """Refuses the logins of a user, or by a mechanism, after the broker has accepted them, and closes their
+    connections; `counts` is called for each, and says whether it is hit.
+    """
+
+    failure: error_responses.Failure
+    user: str | None
+    mechanism: str | None
+    counts: Callable[[], bool]
+
+    async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
+        answer = await go_on()
+        mechanism = self._accepted(passage, answer)
+        if answer is None or mechanism is None or self.mechanism not in (None, mechanism) or not self.counts():
+            return answer
+        request = passage.request
+        failure = self.failure
+        if failure.message is None:
+            told = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+            failure = failure._replace(message=f"{told} {mechanism}")
+        response = error_responses.whole_error(messages.api(request.message.API_KEY), request.version, failure)
+        if isinstance(response, SaslHandshakeResponse):
+            response.mechanisms = [name for name in answer.response().mechanisms if name != mechanism]
+        closing = CloseConnection("a fault of a test refuses the login")
+        closing.reply = Answer(request, response=response).parts()
+        raise closing
+
+    def _accepted(self, passage: Passage, answer: Answer | None) -> str | None:
+        """The mechanism of a login of a client that the broker has accepted with this response, and that is meant;
+        else None. A mechanism that is not enabled is one of the handshake.
+        """
+        request, session = passage.request, passage.connection.session
+        login = session.login
+        if answer is None or login is None or session.listener.is_for_brokers_alone or answer.response().error_code:
+            return None
+        if self.failure.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            return str(request.message.mechanism) if request.api == "SaslHandshake" else None
+        if request.api != "SaslAuthenticate" or not login.is_complete or login.identity is None:
+            return None
+        is_meant = not session.is_broker and self.user in (None, login.identity.name)
+        return login.mechanism if is_meant else None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,22 @@ ENDED_MAX: Final = 10
 """The number of ended faults that are reported."""
 
 
+class Certificates(Protocol):
+    """The certificates that a secured broker may present to new connections. Broker's loop only."""
+
+    def put_own(self) -> None:
+        """Present the broker's own certificate again."""
+        ...
+
+    def put_expired(self) -> None:
+        """Present one that has expired."""
+        ...
+
+    def put_for_host(self, host: str) -> None:
+        """Present one that names this host alone."""
+        ...
+
+
 class Owner(Protocol):
     """A broker, or a cluster, to which a test adds faults."""
 
@@ -48,6 +64,10 @@ class Owner(Protocol):
 
     def _check_apis(self, keys: frozenset[int] | None) -> None:
         """Refuse APIs that it never receives requests of; None are all. Errors: ValueError."""
+        ...
+
+    def _certificates(self) -> Certificates:
+        """The certificates that its brokers may present. Errors: RuntimeError unless it is secured and was started."""
         ...
 
     def _controlling(self) -> Server | None:

@@ -6,7 +6,6 @@ that its own state stays correct whatever clients receive. Without faults there 
 
 from __future__ import annotations
 
-import difflib
 import errno
 import random
 from collections.abc import Callable, Collection, Mapping
@@ -14,9 +13,11 @@ from typing import Any, Final, Unpack
 
 from barnabas.testing.contents.topic import Topic, topic_name
 from barnabas.testing.faults.effects import RECORDS, WAYS, Delay, Disconnect, Fail, Garble, Lose, Park, Throttle
+from barnabas.testing.faults.error_codes import error_code
 from barnabas.testing.faults.error_responses import Failure
 from barnabas.testing.faults.fault import AnswerFault, DiskFault, Fault, FaultGroup, Hold, Refusal, no_effect
-from barnabas.testing.faults.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS, StateFaults
+from barnabas.testing.faults.security_faults import SecurityFaults
+from barnabas.testing.faults.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS
 from barnabas.testing.interception.api_entries import PARTITION
 from barnabas.testing.interception.request import Request
 from barnabas.testing.interception.selection import Api, Limits, Matcher, Matching, api_keys
@@ -34,7 +35,6 @@ _ASKED_OF_TRANSACTION_COORDINATORS: Final = (
 PRODUCE: Final = 0
 FETCH: Final = 1
 INDEX_MAX: Final = 2**31 - 1
-_CODES: Final = {int(code): code for code in ErrorCode}
 _WRITTEN_DOWN: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "SyncGroup", "LeaveGroup", "DeleteGroups", "OffsetDelete",
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "CreateTopics",
@@ -43,7 +43,7 @@ _WRITTEN_DOWN: Final = (
 """Requests whose response comes after a write."""
 
 
-class Faults(StateFaults):
+class Faults(SecurityFaults):
     """The faults of a broker, or a cluster; its methods add them, `clear()` removes them.
 
     `api` is Kafka's name of an API ("Produce"), its key, its request's class, several of them, or None for all.
@@ -198,7 +198,7 @@ class Faults(StateFaults):
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         return self._add(Refusal(self, "refuse", _at(broker), limits, no_effect))
 
-    # --- faults of more than requests (see also StateFaults) --------------------------------------
+    # --- faults of more than requests (see also StateFaults, SecurityFaults) ----------------------
 
     def leader_away(self, topic: str | Topic, partition: int | None = None) -> FaultGroup:
         """Remove the leader of all partitions of a topic, or of one, until the fault is removed: metadata has
@@ -322,26 +322,6 @@ def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
     if others := (api_keys(api) or frozenset({FETCH})) - {FETCH}:
         raise ValueError(f"responses of {api_names(others)} have no records: name Fetch")
     return FETCH
-
-
-def error_code(error: Any) -> int:
-    """An error's number, from its name or number. Errors: ValueError for no error of Kafka, TypeError for an invalid
-    type.
-    """
-    if not isinstance(error, str | int) or isinstance(error, bool):
-        raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
-    if isinstance(error, str):
-        code = ErrorCode.NONE if error.upper() == "NONE" else ErrorCode.__members__.get(error)
-        near = difflib.get_close_matches(error.upper(), [code.name for code in ErrorCode if code], 1)
-        valid = f"did you mean {near[0]!r}?" if near else "its name is to be one of barnabas.wire.errors.ErrorCode"
-    else:
-        code = _CODES.get(error)
-        valid = f"its numbers are {min(_CODES)} and 1 to {max(_CODES)}"
-    if code is None:
-        raise ValueError(f"Kafka has no error {error!r:.100}: {valid}")
-    if code is ErrorCode.NONE:
-        raise ValueError(f"the error {code.name} ({code:d}) means success: name the error of a failure")
-    return int(code)
 
 
 def _record_errors(

@@ -230,7 +230,7 @@ def test_compacted_offsets_are_accounted_for(
     assert sum(each.end - each.start for each in finding.missing) >= 400
     [secured] = audit(spark, made.options("--kafka=security.protocol=SSL"))
     assert {each.reason for each in secured.missing} == {
-        "not looked up: the audit's own client knows no security.protocol=SSL"
+        "not looked up: the audit's own client needs security.protocol=SSL in --command-config"
     }
 
     alter_topic(own.bootstrap_servers, topic, "cleanup.policy", "compact,delete")

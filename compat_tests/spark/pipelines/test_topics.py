@@ -172,7 +172,7 @@ def test_local_paths_are_known_unless_only_spark_knows(monkeypatch: pytest.Monke
 def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> None:
     from barnabas.spark_examples import demo
 
-    assert demo.run(f"127.0.0.1:{closed_port()}") == 1
+    assert demo.run(options_of(f"127.0.0.1:{closed_port()}")) == 1
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("No broker listens on ")
 

@@ -9,9 +9,10 @@ import pytest
 import trustme
 
 from barnabas.broker.cli.app import main
-from barnabas.broker.cli.connection_options import PANEL, Connection, connection_options
+from barnabas.broker.cli.connection_options import PANEL, connection_options
 from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.security import PLAINTEXT, Tls, UserLogin
+from barnabas.broker.client.security_options import Connection
 from tools.references.command_line import commands
 
 

@@ -23,7 +23,7 @@ from barnabas.broker.cli.secure import (
     write_client_files,
 )
 from barnabas.broker.cli.secure_clients import instructions
-from barnabas.broker.cli.serve import main, parser
+from barnabas.broker.cli.serve import parser
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.security import UserLogin
 from barnabas.broker.client.security_properties import SecurityProperties
@@ -162,12 +162,22 @@ def test_listeners_that_cannot_be_secured(tmp_path: Path, more: tuple[str, ...])
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("")
     with pytest.raises(ConfigError, match="is a file: name the configuration file before --secure"):
-        directory_of(str(tmp_path / "server.properties"), config_of(tmp_path))
+        directory_of(str(tmp_path / "server.properties"), str(tmp_path))
 
 
-def test_with_several_brokers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["--secure", "--brokers", "3"], {}) == 2
-    assert "one broker alone" in capfd.readouterr().err
+def test_brokers_of_a_cluster_have_their_own_listener(tmp_path: Path) -> None:
+    """Which of them is that, says each one's plan."""
+    found = secured(tmp_path)
+    assert found.configs.keys() - found.of_cluster.keys() == {
+        "security.inter.broker.protocol", "sasl.mechanism.inter.broker.protocol",
+    }  # fmt: skip
+
+
+def test_a_broker_that_starts_again_has_no_new_passwords(tmp_path: Path) -> None:
+    found = secured(tmp_path)
+    assert [user.has_new_password for user in found.users] == [True, True]
+    assert [user.has_new_password for user in found.later.users] == [False, False]
+    assert found.later.users == found.users
 
 
 def test_a_lost_key_of_the_ca(tmp_path: Path) -> None:

@@ -794,6 +794,9 @@ OF_PYTHON = {
 }  # fmt: skip
 """Methods of Python that are paths of faults over HTTP, or that other methods need."""
 
+FILES = ("test_control.py", "test_control_security.py", "test_kcl.py")
+"""The files that try the verbs."""
+
 OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}
 
 
@@ -822,7 +825,7 @@ def test_every_verb_is_described_and_tried(control: ControlClient) -> None:
     }
     names = [operation["operationId"] for path in paths.values() for operation in path.values()]
     assert len(set(names)) == len(names)
-    texts = [Path(__file__).with_name(name).read_text() for name in ("test_control.py", "test_kcl.py")]
+    texts = [Path(__file__).with_name(name).read_text() for name in FILES]
     tried = {path.rpartition("/")[2] for text in texts for path in CALL.findall(text)}
     for verb in VERBS:
         last = verb.path.rpartition("/")[2]
