@@ -7,6 +7,7 @@
 - `passwords.py` encodes passwords for the metadata store as Kafka does (`password.encoder.`).
 - `errors.py` has the error of a configuration that cannot be used.
 
-Nothing here is imported by a broker unless a listener has TLS, or a password is to be stored. `broker/network/listener_tls.py`
-keeps the contexts of all listeners and replaces them, `broker/network/tls_handshakes.py` uses them.
+A broker imports none of it unless a listener has TLS, or a password is to be stored.
+`broker/network/listener_tls.py` keeps the contexts of all listeners and replaces them,
+`broker/network/tls_handshakes.py` uses them.
 """
