@@ -22,21 +22,9 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client.acls import (
-    ALL,
-    ALL_NAMES,
-    ANY,
-    ANYBODY,
-    Acl,
-    AclFilter,
-    Pattern,
-    Permission,
-    create_acls,
-    delete_acls,
-    list_acls,
-    operation_name,
-)
+from barnabas.broker.client.acls import Acl, AclFilter, create_acls, delete_acls, list_acls, operation_name
 from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.security.acls.bindings import ANY, WILDCARD, WILDCARD_PRINCIPAL, PatternType, PermissionType
 from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
 
 app = Application(help="Permissions: which users may do what with which topics and groups.")
@@ -62,7 +50,7 @@ OPERATIONS: Final = (
     Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
-    ALL,
+    Operation.ALL,
 )
 """The operations of the flags, in their order."""
 
@@ -105,7 +93,7 @@ Consumer = Annotated[bool, typer.Option("--consumer", help="Read and describe: w
 def principals(users: Sequence[str] | None, everybody: bool) -> list[str]:
     """The principals that options name: a name is that of a user, unless it has a type of its own."""
     named = [user if user.startswith("User:") else f"User:{user}" for user in users or ()]
-    return [*named, *([ANYBODY] if everybody else [])]
+    return [*named, *([WILDCARD_PRINCIPAL] if everybody else [])]
 
 
 def resources(
@@ -134,12 +122,12 @@ def planned(
     """
     found: dict[tuple[int, ResourceType, str], None] = {}
     for resource_type, name in named:
-        fitting = [code for code in wanted if code == ALL or code in SUPPORTED_OPERATIONS[resource_type]]
+        fitting = [code for code in wanted if code == Operation.ALL or code in SUPPORTED_OPERATIONS[resource_type]]
         for role, is_wanted in ((PRODUCER, producer), (CONSUMER, consumer)):
             if is_wanted:
                 fitting += role.get(resource_type, ())
         if not fitting:
-            text = ", ".join(_option(code) for code in (ALL, *SUPPORTED_OPERATIONS[resource_type]))
+            text = ", ".join(_option(code) for code in (Operation.ALL, *SUPPORTED_OPERATIONS[resource_type]))
             raise typer.BadParameter(f"none of the operations is one of a {_words(resource_type)}: it has {text}")
         found |= {(code, resource_type, name): None for code in fitting}
     used = {code for code, *_ in found}
@@ -207,7 +195,7 @@ def add(
         raise typer.BadParameter("with what? Give --topic, --group, --transactional-id or --cluster")
     if not (wanted or producer or consumer):
         raise typer.BadParameter("what? Give --read, --write, --producer, --consumer or another operation")
-    permission = Permission.DENY if deny else Permission.ALLOW
+    permission = PermissionType.DENY if deny else PermissionType.ALLOW
     acls = [
         Acl(principal, permission, code, resource_type, name, _pattern(resource_type, name, prefix), host or "*")
         for principal in who
@@ -223,20 +211,20 @@ def add(
     )
 
 
-def _pattern(resource_type: ResourceType, name: str, prefix: bool) -> Pattern:
-    is_prefix = prefix and resource_type is not ResourceType.CLUSTER and name != ALL_NAMES
-    return Pattern.PREFIXED if is_prefix else Pattern.LITERAL
+def _pattern(resource_type: ResourceType, name: str, prefix: bool) -> PatternType:
+    is_prefix = prefix and resource_type is not ResourceType.CLUSTER and name != WILDCARD
+    return PatternType.PREFIXED if is_prefix else PatternType.LITERAL
 
 
 def sentence(acl: Acl) -> str:
     """A rule in words."""
-    who = "everybody" if acl.principal == ANYBODY else acl.principal.removeprefix("User:")
-    where = f"{_words(acl.resource_type)} {acl.name}{'...' if acl.pattern == Pattern.PREFIXED else ''}"
+    who = "everybody" if acl.principal == WILDCARD_PRINCIPAL else acl.principal.removeprefix("User:")
+    where = f"{_words(acl.resource_type)} {acl.name}{'...' if acl.pattern == PatternType.PREFIXED else ''}"
     if acl.resource_type is ResourceType.CLUSTER:
         where = "the cluster"
-    elif acl.name == ALL_NAMES and acl.pattern == Pattern.LITERAL:
+    elif acl.name == WILDCARD and acl.pattern == PatternType.LITERAL:
         where = f"any {_words(acl.resource_type)}"
-    may = "may not" if acl.permission is Permission.DENY else "may"
+    may = "may not" if acl.permission is PermissionType.DENY else "may"
     place = "" if acl.host == "*" else f" from {acl.host}"
     return f"{who} {may} {operation_name(acl.operation)} {where}{place}"
 
@@ -263,7 +251,10 @@ def list_rules(
     named: list[tuple[int, str | None]] = [*resources(topic, group, transactional_id, cluster)]
     filters = [
         AclFilter(
-            principal=principal, resource_type=resource_type, name=name, pattern=ANY if name is None else Pattern.MATCH
+            principal=principal,
+            resource_type=resource_type,
+            name=name,
+            pattern=ANY if name is None else PatternType.MATCH,
         )
         for principal in whose or [None]
         for resource_type, name in named or [(ANY, None)]
@@ -331,7 +322,7 @@ def remove(
     filters = [
         AclFilter(
             principal,
-            Permission.DENY if deny else Permission.ALLOW,
+            PermissionType.DENY if deny else PermissionType.ALLOW,
             code,
             resource_type,
             name,
