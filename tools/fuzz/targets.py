@@ -13,9 +13,8 @@ import json
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import crc32c
@@ -49,24 +48,12 @@ from barnabas.wire.messages.transaction_log_value import TransactionLogValue
 from barnabas.wire.record_batch import HEADER_SIZE, CompressionType, CorruptBatch, iter_headers, parse_header
 from barnabas.wire.records import Record, build_batch, iter_records
 from barnabas.wire.schema import Message
+from tools.fuzz.security_targets import SECURITY_TARGETS
+from tools.fuzz.target import NOW_MS, ROOT, Run, Target
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-NOW_MS: Final = 1_700_000_000_000
 FRAME_BYTES_MAX: Final = 1 << 20
 DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 DAY_MS: Final = 86_400_000
-
-Run = Callable[[bytes], None]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A reader, and well-formed inputs as the start of mutations."""
-
-    name: str
-    run: Run
-    seeds: Callable[[], Sequence[bytes]]
-
 
 # --- frames and requests ------------------------------------------------------------------------------------------
 
@@ -549,6 +536,7 @@ TARGETS: Final = (
         _given(b"a=1\n b : \\u00e9\\n\\\n  more\n!c\nd\\ \\=e=\\ud83d\\ude00\n", b"\xff=\xfe\r\n"),
     ),
     Target("znodes", _file(_znode, znodes.DamagedZnode), _znode_seeds),
+    *SECURITY_TARGETS,
 )
 
 

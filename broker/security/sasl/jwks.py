@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
 from urllib.request import url2pathname as path_of
 
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import Key, import_key
 
@@ -97,7 +98,7 @@ def _key_of(entry: Any) -> Key | None:
         return None
     try:
         return import_key(entry)
-    except (JoseError, ValueError, TypeError, KeyError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, UnsupportedAlgorithm, InternalError) as error:
         logger.warning("a key of the JWK set is left out: %s", type(error).__name__)
         return None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -235,7 +235,7 @@ def _pem_key_store(
     except TypeError as error:
         sentence = "is encrypted: set" if password is None else "is not encrypted: leave out"
         raise TlsConfigError(f"{key_name}: the private key {sentence} {password_name}") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, InternalError) as error:  # InternalError: a key of the wrong length
         reason = "cannot be read" if password is None else f"cannot be read with {password_name}"
         raise TlsConfigError(f"{key_name}: the private key {reason}") from error
     return _key_store(private_key, _certificates(chain_pem, chain_name), chain_name)
@@ -253,6 +253,10 @@ def _certificates(pem: bytes, name: str) -> tuple[x509.Certificate, ...]:
 def _key_store(private_key: object, chain: tuple[x509.Certificate, ...], name: str) -> KeyStore:
     serialize = getattr(private_key, "private_bytes", None)
     public_key = getattr(private_key, "public_key", None)
-    if serialize is None or public_key is None or chain[0].public_key() != public_key():
+    try:
+        certified_key = chain[0].public_key()
+    except (ValueError, UnsupportedAlgorithm, InternalError) as error:
+        raise TlsConfigError(f"{name}: the public key of the first certificate cannot be read") from error
+    if serialize is None or public_key is None or certified_key != public_key():
         raise TlsConfigError(f"{name}: the first certificate does not belong to the private key")
     return KeyStore(serialize(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain)

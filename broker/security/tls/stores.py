@@ -160,12 +160,12 @@ def private_key_in(content: bytes) -> Entry:
 
 def open_pkcs12(content: bytes, password: str | None) -> Pkcs12:
     """The content of a PKCS12 store. Raises StoreError."""
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import pkcs12
 
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
         reason = "without a password" if password is None else "with this password"
         raise StoreError(f"cannot be read {reason}") from error
     others = tuple(each.certificate for each in store.additional_certs)
