@@ -16,7 +16,7 @@ from tools.fuzz.target import ROOT, Target
 from tools.fuzz.targets import TARGETS
 from tools.processes import children
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # libraries warn of odd keys and certificates
 
 INPUTS = 3_000
 

@@ -91,7 +91,7 @@ class _Rule:
             return
         try:
             self._pattern = re.compile(_NAMED_GROUP.sub("(?P<", found[2]))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:  # a number, or a depth, without bounds
             raise TlsConfigError(f"{KEY}: {found[2]} is no regular expression: {error}") from error
         self._replacement = list(_replacement(found[3], self._pattern))
         self._case = found[4]

@@ -10,8 +10,11 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from barnabas.broker.security.tls.errors import TlsConfigError
 from barnabas.broker.security.tls.key_stores import StoreSettings, load_key_store, load_trust_store
-from barnabas.broker.security.tls.stores import entries
+from barnabas.broker.security.tls.stores import as_pem, entries
 from tests.support.certificates import Authority, chain_of, encrypted_key, pkcs12_of
+
+SHORT_KEY = bytes.fromhex("300f020100300506032b657004030401" + "07")
+"""A key of Ed25519 that has one byte: cryptography's own error."""
 
 
 @pytest.fixture
@@ -120,6 +123,7 @@ def test_refusals_name_the_key(authority: Authority) -> None:
             {"private_key": encrypted_key(leaf, "open"), "certificates": chain, "key_password": "wrong"},
             "cannot be read with ssl.key.password",
         ),
+        ({"private_key": as_pem("PRIVATE KEY", SHORT_KEY).decode(), "certificates": chain}, "cannot be read"),
         ({"private_key": key, "certificates": "none"}, "ssl.keystore.certificate.chain has no certificate"),
         ({"location": str(authority.directory)}, "is not a file"),
         ({"location": str(pipe)}, "is not a file"),
