@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from barnabas.broker.cli.acls import planned, principals, resources, sentence
+from barnabas.broker.cli.acls import Which, Whom, planned, sentence
 from barnabas.broker.cli.app import main
-from barnabas.broker.cli.quotas import byte_rate, entity_of
+from barnabas.broker.cli.quotas import Whose, byte_rate
 from barnabas.broker.client.acls import Acl
 from barnabas.broker.client.permissions import Refusal
 from barnabas.broker.client.quotas import entity_text
@@ -25,10 +25,10 @@ def plan(
 
 
 def test_an_operation_is_for_the_resources_that_have_it() -> None:
-    named = resources(["t"], ["g"], None, False)
+    named = Which(["t"], ["g"]).resources()
     assert plan(named, Operation.READ) == {"READ TOPIC t", "READ GROUP g"}
     assert plan(named, Operation.READ, Operation.WRITE) == {"READ TOPIC t", "READ GROUP g", "WRITE TOPIC t"}
-    assert plan(resources(None, None, None, True), Operation.ALL) == {"ALL CLUSTER kafka-cluster"}
+    assert plan(Which(cluster=True).resources(), Operation.ALL) == {"ALL CLUSTER kafka-cluster"}
 
 
 def test_roles() -> None:
@@ -52,7 +52,7 @@ def test_what_would_mean_nothing_is_refused(named: list[tuple[ResourceType, str]
 
 
 def test_principals() -> None:
-    assert principals(["alice", "User:CN=b", "CN=c,O=d"], True) == [
+    assert Whom(["alice", "User:CN=b", "CN=c,O=d"], everybody=True).principals() == [
         "User:alice",
         "User:CN=b",
         "User:CN=c,O=d",
@@ -116,5 +116,5 @@ def test_rates(text: str, expected: float) -> None:
 
 
 def test_entities() -> None:
-    assert entity_of("a", False, None, True, None, False) == {"user": "a", "client-id": None}
+    assert Whose("a", client_defaults=True).entity() == {"user": "a", "client-id": None}
     assert entity_text({"user": "a", "client-id": None}) == "user a, any client-id"
