@@ -319,6 +319,7 @@ def remove(
     """
     who: list[str | None] = [*whom.principals()]
     named: list[tuple[Any, str | None]] = [*which.resources()]
+    wanted: list[int] = [*what.operations()] or [ANY]
     if not who and not named:
         raise typer.BadParameter("which? Give --user, --everybody, --topic, --group, --transactional-id or --cluster")
     filters = [
@@ -332,7 +333,7 @@ def remove(
             how.host,
         )
         for principal in who or [None]
-        for code in what.operations() or [ANY]
+        for code in wanted
         for resource_type, name in named or [(ANY, None)]
     ]
     removed = with_client(bootstrap_servers, lambda client: delete_acls(client, filters))

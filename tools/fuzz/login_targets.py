@@ -264,7 +264,7 @@ def _signed(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bytes:
 def _token(data: bytes) -> None:
     """A signed token, as text."""
     try:
-        check_text(run_now(_validator().validate(data.decode(errors="replace"))).principal)  # type: ignore[arg-type]
+        check_text(run_now(_validator().validate(data.decode(errors="replace"))).principal)
     except InvalidToken as error:
         check_text(str(error))
 
@@ -285,7 +285,7 @@ def _claims(data: bytes) -> None:
     header, _, claims = data.partition(b"\0")
     unsecured = UnsecuredJwtValidator({"unsecuredValidatorRequiredScope": "read"}, _CLOCK)
     try:
-        check_text(run_now(unsecured.validate(f"{_part(header)}.{_part(claims)}.")).principal)  # type: ignore[arg-type]
+        check_text(run_now(unsecured.validate(f"{_part(header)}.{_part(claims)}.")).principal)
     except InvalidToken as error:
         check_text(str(error) + error.to_json())
     signing = f"{_part(header)}.{_part(claims)}".encode()
