@@ -3,8 +3,8 @@
 - `__main__.py` is the command: `runner.py` runs the workloads on the systems in turn, and `report.py` makes the table.
   `model.py` has workloads, figures and goals, `spread.py` the statistics, `environment.py` the machine and versions.
 - Systems: `systems.py` has those that are compared (`kfake/` builds one of them), by the interface in `system.py`;
-  `clusters.py` has three brokers of each, `floor.py` a process that only moves the bytes. `leaders.py` asks each broker
-  of a cluster for leaders.
+  `clusters.py` has three brokers of each, `secured.py` one with TLS and logins, `floor.py` a process that only moves
+  the bytes. `leaders.py` asks each broker of a cluster for leaders.
 - Loads: `clients.py` uses librdkafka, `java_tools.py` Kafka's own tools; `processes.py` has the kernel's figures of a
   broker. `traffic.py` writes and reads while a cluster changes, and finds lost records, also for the recipes of
   docs/operations.md and docs/recovery.md (`tests/test_operations.py`).

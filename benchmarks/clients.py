@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.clock import SystemClock
-from benchmarks.system import Reachable, Server
+from benchmarks.system import Reachable, Secured, Server
 
 TIMEOUT_S = 300
 IMPATIENT = {
@@ -36,14 +36,20 @@ def now_s() -> float:
     return SystemClock().now_ms() / 1000
 
 
+def connecting_to(server: Reachable) -> dict[str, Any]:
+    """The settings of a client that logs nothing."""
+    security = server.librdkafka if isinstance(server, Secured) else {}
+    return {"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **security}
+
+
 def producer_to(server: Reachable, settings: Mapping[str, Any] | None = None) -> Producer:
     """A producer that logs nothing."""
-    return Producer({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **(settings or {})})
+    return Producer({**connecting_to(server), **(settings or {})})
 
 
 def admin_of(server: Reachable) -> AdminClient:
     """An administrator that logs nothing."""
-    return AdminClient({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **IMPATIENT})
+    return AdminClient({**connecting_to(server), **IMPATIENT})
 
 
 def create_topics(
@@ -194,9 +200,9 @@ class LiveProducer:
 
 
 @contextlib.contextmanager
-def consumer_at_end(bootstrap_servers: str, topic: str) -> Iterator[Consumer]:
-    """A consumer of partition 0 that has arrived at its end."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark", "log_level": 0})
+def consumer_at_end(settings: Mapping[str, Any], topic: str) -> Iterator[Consumer]:
+    """A consumer of partition 0 that has arrived at its end; the settings are those of `connecting_to`."""
+    consumer = Consumer({**settings, "group.id": "benchmark"})
     try:
         consumer.assign([TopicPartition(topic, 0, _end_offset(consumer, topic))])
         yield consumer
@@ -220,11 +226,11 @@ def _end_offset(consumer: Consumer, topic: str) -> int:
         time.sleep(0.05)
 
 
-def one_by_one_ms(server: Server, topic: str, records: int, size: int) -> list[float]:
+def one_by_one_ms(server: Reachable, topic: str, records: int, size: int) -> list[float]:
     """Latencies from a record's send to its receipt, the next record only after that. Raises RuntimeError."""
     producer = producer_to(server, {"linger.ms": 0, "acks": 1})
     found = []
-    with consumer_at_end(server.bootstrap_servers, topic) as consumer:
+    with consumer_at_end(connecting_to(server), topic) as consumer:
         for number in range(records + 100):
             started_s = time.perf_counter()
             producer.produce(topic, b"x" * size)
@@ -320,7 +326,7 @@ def at_rate_ms(server: Server, topic: str, per_second: int, seconds: float, size
     count = int(per_second * seconds)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    arguments = (server.bootstrap_servers, topic, count, theirs)
+    arguments = (connecting_to(server), topic, count, theirs)
     receiver = context.Process(target=_receive_at_rate, args=arguments, daemon=True)
     receiver.start()
     theirs.close()
@@ -353,9 +359,9 @@ def _send_at_rate(server: Server, topic: str, per_second: int, count: int, size:
     producer.flush(TIMEOUT_S)
 
 
-def _receive_at_rate(bootstrap_servers: str, topic: str, count: int, results: Connection) -> None:
+def _receive_at_rate(settings: Mapping[str, Any], topic: str, count: int, results: Connection) -> None:
     found: list[float] = []
-    with consumer_at_end(bootstrap_servers, topic) as consumer:
+    with consumer_at_end(settings, topic) as consumer:
         consumer.poll(0.5)  # the first fetch is under way
         results.send(None)
         while len(found) < count:

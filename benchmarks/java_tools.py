@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.system import Reachable, Server
+from benchmarks.system import Reachable, Secured, Server
 from tools.foreign.kafka import kafka_runtime
 
 CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -99,7 +99,8 @@ def produce(
     """
     command = _command("org.apache.kafka.tools.ProducerPerformance", server, topic, records)
     command += ["--record-size", str(size), "--throughput", "-1", *arguments]
-    command += ["--command-property", "client.id=benchmark", *(f"{key}={value}" for key, value in properties.items())]
+    told = {"client.id": "benchmark", **_security(server), **properties}
+    command += ["--command-property", *(f"{key}={value}" for key, value in told.items())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     try:
         produced = parse_produced(done.stdout)
@@ -117,13 +118,13 @@ def fill(server: Server, topic: str, size: int, record_bytes: int = 1024) -> int
     return records
 
 
-def consume(server: Server, topic: str, records: int, properties: Mapping[str, str] | None = None) -> float:
+def consume(server: Reachable, topic: str, records: int, properties: Mapping[str, str] | None = None) -> float:
     """Read a topic from its start with one consumer; MiB/s, without the time to join the group."""
     return consume_together(server, topic, records, 1, properties).mib_per_second
 
 
 def consume_together(
-    server: Server, topic: str, records: int, consumers: int, properties: Mapping[str, str] | None = None
+    server: Reachable, topic: str, records: int, consumers: int, properties: Mapping[str, str] | None = None
 ) -> Consumed:
     """Read a topic from its start with several consumers, each on its own; what all of them read, from the first one's
     start to the last one's end.
@@ -132,7 +133,7 @@ def consume_together(
     """
     command = _command("org.apache.kafka.tools.ConsumerPerformance", server, topic, records)
     command += ["--timeout", str(SILENCE_MS)]
-    for key, value in (properties or {}).items():
+    for key, value in {**_security(server), **(properties or {})}.items():
         command += ["--command-property", f"{key}={value}"]
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / str(number) for number in range(consumers)]
@@ -178,6 +179,11 @@ def end_to_end_average_ms(server: Server, topic: str, records: int, size: int) -
     if found is None:
         raise RuntimeError(f"kafka-e2e-latency failed:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
     return float(found["average_ms"])
+
+
+def _security(server: Reachable) -> Mapping[str, str]:
+    """The properties with which a client may connect."""
+    return server.java if isinstance(server, Secured) else {}
 
 
 def _command(main_class: str, server: Reachable, topic: str, records: int) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from barnabas.spark_examples.java import find_java
 from benchmarks.model import GIB, MIB, Figure, Goal
-from benchmarks.system import Process, Server
+from benchmarks.system import Process
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 MEMORY = Path("/proc/meminfo")
@@ -89,7 +89,7 @@ class CpuUse:
         return Figure(_named(name, "broker CPU"), self.seconds / count * REQUESTS, "s/100,000 requests", goals)
 
 
-def resident(server: Server, name: str = "", *goals: Goal) -> Figure:
+def resident(server: Process, name: str = "", *goals: Goal) -> Figure:
     """A broker's resident memory as a figure."""
     return Figure(_named(name, "resident memory"), resident_mib(server.pid), "MiB", goals)
 

@@ -1,7 +1,7 @@
 """The interface of a system that is compared: a broker that can be started, stopped, killed and measured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -50,6 +50,29 @@ class Server(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A running broker whose clients connect by TLS: the properties that Kafka's and librdkafka's need for that, and
+    the file of the certificate to trust."""
+
+    server: Server
+    java: Mapping[str, str]
+    librdkafka: Mapping[str, str]
+    trusted: Path
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.server.bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    def with_properties(self, *, librdkafka: Mapping[str, str]) -> "Secured":
+        """The same broker for clients with more properties."""
+        return replace(self, librdkafka={**self.librdkafka, **librdkafka})
 
 
 @dataclass(frozen=True, slots=True)

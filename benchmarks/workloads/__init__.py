@@ -3,6 +3,7 @@
 - Writes and reads: `produce.py` (one Java producer), `requests.py` (one record a request), `fetch.py` (a topic from its
   start), `latency.py`, `round_trip.py` (codecs and transactions), `spark.py`.
 - Amounts: `partitions.py`, `groups.py` (200 consumers). Starts and memory: `start.py`.
+- Security: `secured.py` (TLS, logins).
 - Clusters of three: `replicated.py`, and with thousands of partitions `replicated_partitions.py`.
 """
 
@@ -17,6 +18,7 @@ from benchmarks.workloads import (
     replicated_partitions,
     requests,
     round_trip,
+    secured,
     spark,
     start,
 )
@@ -44,4 +46,7 @@ WORKLOADS: tuple[Workload, ...] = (
     replicated_partitions.IDLE,
     replicated_partitions.BROKER_DIES,
     replicated_partitions.MADE_AND_RESTARTED,
+    secured.LARGE_BATCHES_OVER_TLS,
+    secured.ONE_AT_A_TIME,
+    secured.LOGINS,
 )

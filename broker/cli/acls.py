@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from itertools import compress
 from typing import Annotated, Any, Final
 
@@ -22,21 +23,9 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client.acls import (
-    ALL,
-    ALL_NAMES,
-    ANY,
-    ANYBODY,
-    Acl,
-    AclFilter,
-    Pattern,
-    Permission,
-    create_acls,
-    delete_acls,
-    list_acls,
-    operation_name,
-)
+from barnabas.broker.client.acls import Acl, AclFilter, create_acls, delete_acls, list_acls, operation_name
 from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.security.acls.bindings import ANY, WILDCARD, WILDCARD_PRINCIPAL, PatternType, PermissionType
 from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
 
 app = Application(help="Permissions: which users may do what with which topics and groups.")
@@ -62,67 +51,112 @@ OPERATIONS: Final = (
     Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
-    ALL,
+    Operation.ALL,
 )
 """The operations of the flags, in their order."""
 
-Users = Annotated[
+User = Annotated[
     list[str] | None,
     typer.Option("--user", metavar="NAME", help="The user, or a principal such as User:CN=app; may be repeated."),
 ]
-Everybody = Annotated[bool, typer.Option("--everybody", help="All users (User:*).")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="NAME", autocompletion=completion.topics, help="A topic; * for all."),
-]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME", autocompletion=completion.groups, help="A consumer group; * for all."),
-]
-TransactionalIds = Annotated[
-    list[str] | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all.")
-]
-OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="The names are prefixes: --topic orders fits orders-eu, too.")]
-Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only of clients with this IP address.")]
-Deny = Annotated[bool, typer.Option("--deny", help="Forbid it, whatever else allows it.")]
 
-Read = Annotated[bool, typer.Option("--read", help="Read records, join a group, commit offsets.")]
-Write = Annotated[bool, typer.Option("--write", help="Write records.")]
-Create = Annotated[bool, typer.Option("--create", help="Create topics.")]
-Delete = Annotated[bool, typer.Option("--delete", help="Delete topics, records or groups.")]
-AlterIt = Annotated[bool, typer.Option("--alter", help="Add partitions; of the cluster: ACLs, users, reassignments.")]
-Describe = Annotated[bool, typer.Option("--describe", help="Show it; other operations include that.")]
-ClusterAction = Annotated[bool, typer.Option("--cluster-action", help="Send requests that brokers send each other.")]
-DescribeConfigs = Annotated[bool, typer.Option("--describe-configs", help="Show configs.")]
-AlterConfigs = Annotated[bool, typer.Option("--alter-configs", help="Change configs.")]
-IdempotentWrite = Annotated[bool, typer.Option("--idempotent-write", help="Write idempotently, to any topic.")]
-Everything = Annotated[bool, typer.Option("--all", help="All operations.")]
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """The options that name principals."""
+
+    user: User = None
+    everybody: Annotated[bool, typer.Option("--everybody", help="All users (User:*).")] = False
+
+    def principals(self) -> list[str]:
+        """The principals: a name is that of a user, unless it has a type of its own."""
+        return [*principals(self.user), *([WILDCARD_PRINCIPAL] if self.everybody else [])]
+
+
+def principals(users: Sequence[str] | None) -> list[str]:
+    """The principals of users."""
+    return [user if user.startswith("User:") else f"User:{user}" for user in users or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """The flags of operations, in the order of `OPERATIONS`."""
+
+    read: Annotated[bool, typer.Option("--read", help="Read records, join a group, commit offsets.")] = False
+    write: Annotated[bool, typer.Option("--write", help="Write records.")] = False
+    create: Annotated[bool, typer.Option("--create", help="Create topics.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete topics, records or groups.")] = False
+    alter: Annotated[
+        bool, typer.Option("--alter", help="Add partitions; of the cluster: ACLs, users, reassignments.")
+    ] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show it; other operations include that.")] = False
+    cluster_action: Annotated[
+        bool, typer.Option("--cluster-action", help="Send requests that brokers send each other.")
+    ] = False
+    describe_configs: Annotated[bool, typer.Option("--describe-configs", help="Show configs.")] = False
+    alter_configs: Annotated[bool, typer.Option("--alter-configs", help="Change configs.")] = False
+    idempotent_write: Annotated[bool, typer.Option("--idempotent-write", help="Write idempotently, to any topic.")] = (
+        False
+    )
+    everything: Annotated[bool, typer.Option("--all", help="All operations.")] = False
+
+    def operations(self) -> list[Operation]:
+        """The operations whose flags are set."""
+        return list(compress(OPERATIONS, astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The options that name resources."""
+
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME", autocompletion=completion.topics, help="A topic; * for all."),
+    ] = None
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="NAME", autocompletion=completion.groups, help="A consumer group; * for all."),
+    ] = None
+    transactional_id: Annotated[
+        list[str] | None,
+        typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all."),
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+
+    def resources(self) -> list[tuple[ResourceType, str]]:
+        """The resources."""
+        return [
+            *((ResourceType.TOPIC, name) for name in self.topic or ()),
+            *((ResourceType.GROUP, name) for name in self.group or ()),
+            *((ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_id or ()),
+            *([(ResourceType.CLUSTER, CLUSTER_NAME)] if self.cluster else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """The options of a rule about principals and resources."""
+
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="The names are prefixes: --topic orders fits orders-eu, too.")
+    ] = False
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Only of clients with this IP address.")
+    ] = None
+    deny: Annotated[bool, typer.Option("--deny", help="Forbid it, whatever else allows it.")] = False
+
+    @property
+    def permission(self) -> PermissionType:
+        return PermissionType.DENY if self.deny else PermissionType.ALLOW
+
+    def pattern(self, resource_type: ResourceType, name: str) -> PatternType:
+        """The pattern type of a resource."""
+        is_prefix = self.prefix and resource_type is not ResourceType.CLUSTER and name != WILDCARD
+        return PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+
+
 Producer = Annotated[bool, typer.Option("--producer", help="Write, describe and create: what a producer needs.")]
 Consumer = Annotated[bool, typer.Option("--consumer", help="Read and describe: what a consumer needs.")]
-
-
-def principals(users: Sequence[str] | None, everybody: bool) -> list[str]:
-    """The principals that options name: a name is that of a user, unless it has a type of its own."""
-    named = [user if user.startswith("User:") else f"User:{user}" for user in users or ()]
-    return [*named, *([ANYBODY] if everybody else [])]
-
-
-def resources(
-    topics: Sequence[str] | None, groups: Sequence[str] | None, transactional_ids: Sequence[str] | None, cluster: bool
-) -> list[tuple[ResourceType, str]]:
-    """The resources that options name."""
-    return [
-        *((ResourceType.TOPIC, name) for name in topics or ()),
-        *((ResourceType.GROUP, name) for name in groups or ()),
-        *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids or ()),
-        *([(ResourceType.CLUSTER, CLUSTER_NAME)] if cluster else []),
-    ]
-
-
-def operations(*flags: bool) -> list[int]:
-    """The operations whose flags are set, in the order of `OPERATIONS`."""
-    return list(compress(OPERATIONS, flags))
 
 
 def planned(
@@ -134,12 +168,12 @@ def planned(
     """
     found: dict[tuple[int, ResourceType, str], None] = {}
     for resource_type, name in named:
-        fitting = [code for code in wanted if code == ALL or code in SUPPORTED_OPERATIONS[resource_type]]
+        fitting = [code for code in wanted if code == Operation.ALL or code in SUPPORTED_OPERATIONS[resource_type]]
         for role, is_wanted in ((PRODUCER, producer), (CONSUMER, consumer)):
             if is_wanted:
                 fitting += role.get(resource_type, ())
         if not fitting:
-            text = ", ".join(_option(code) for code in (ALL, *SUPPORTED_OPERATIONS[resource_type]))
+            text = ", ".join(_option(code) for code in (Operation.ALL, *SUPPORTED_OPERATIONS[resource_type]))
             raise typer.BadParameter(f"none of the operations is one of a {_words(resource_type)}: it has {text}")
         found |= {(code, resource_type, name): None for code in fitting}
     used = {code for code, *_ in found}
@@ -159,28 +193,13 @@ def _words(resource_type: ResourceType) -> str:
 
 @app.command("add")
 def add(
-    user: Users = None,
-    everybody: Everybody = False,
-    read: Read = False,
-    write: Write = False,
-    create: Create = False,
-    delete: Delete = False,
-    alter: AlterIt = False,
-    describe: Describe = False,
-    cluster_action: ClusterAction = False,
-    describe_configs: DescribeConfigs = False,
-    alter_configs: AlterConfigs = False,
-    idempotent_write: IdempotentWrite = False,
-    everything: Everything = False,
+    whom: Whom,
+    what: What,
+    *,
     producer: Producer = False,
     consumer: Consumer = False,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
-    prefix: Prefix = False,
-    host: Host = None,
-    deny: Deny = False,
+    which: Which,
+    how: How,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -197,21 +216,17 @@ def add(
       barnabas acls add --everybody --describe --topic '*'
       barnabas acls add --user mallory --deny --all --topic flights --host 10.0.0.7
     """
-    who = principals(user, everybody)
-    named = resources(topic, group, transactional_id, cluster)
-    flags = (read, write, create, delete, alter, describe, cluster_action)
-    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
+    who, wanted, named = whom.principals(), what.operations(), which.resources()
     if not who:
         raise typer.BadParameter("who? Give --user or --everybody")
     if not named:
         raise typer.BadParameter("with what? Give --topic, --group, --transactional-id or --cluster")
     if not (wanted or producer or consumer):
         raise typer.BadParameter("what? Give --read, --write, --producer, --consumer or another operation")
-    permission = Permission.DENY if deny else Permission.ALLOW
     acls = [
-        Acl(principal, permission, code, resource_type, name, _pattern(resource_type, name, prefix), host or "*")
+        Acl(principal, how.permission, code, kind, name, how.pattern(kind, name), how.host or WILDCARD)
         for principal in who
-        for code, resource_type, name in planned(named, wanted, producer=producer, consumer=consumer)
+        for code, kind, name in planned(named, wanted, producer=producer, consumer=consumer)
     ]
     problems = with_client(bootstrap_servers, lambda client: create_acls(client, acls))
     report(
@@ -223,31 +238,24 @@ def add(
     )
 
 
-def _pattern(resource_type: ResourceType, name: str, prefix: bool) -> Pattern:
-    is_prefix = prefix and resource_type is not ResourceType.CLUSTER and name != ALL_NAMES
-    return Pattern.PREFIXED if is_prefix else Pattern.LITERAL
-
-
 def sentence(acl: Acl) -> str:
     """A rule in words."""
-    who = "everybody" if acl.principal == ANYBODY else acl.principal.removeprefix("User:")
-    where = f"{_words(acl.resource_type)} {acl.name}{'...' if acl.pattern == Pattern.PREFIXED else ''}"
+    who = "everybody" if acl.principal == WILDCARD_PRINCIPAL else acl.principal.removeprefix("User:")
+    where = f"{_words(acl.resource_type)} {acl.name}{'...' if acl.pattern == PatternType.PREFIXED else ''}"
     if acl.resource_type is ResourceType.CLUSTER:
         where = "the cluster"
-    elif acl.name == ALL_NAMES and acl.pattern == Pattern.LITERAL:
+    elif acl.name == WILDCARD and acl.pattern == PatternType.LITERAL:
         where = f"any {_words(acl.resource_type)}"
-    may = "may not" if acl.permission is Permission.DENY else "may"
+    may = "may not" if acl.permission is PermissionType.DENY else "may"
     place = "" if acl.host == "*" else f" from {acl.host}"
     return f"{who} {may} {operation_name(acl.operation)} {where}{place}"
 
 
 @app.command("list")
 def list_rules(
-    user: Users = None,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
+    *,
+    user: User = None,
+    which: Which,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -259,11 +267,14 @@ def list_rules(
       barnabas acls list --user alice
       barnabas acls list --topic orders-eu --json | jq -r '.[].principal'
     """
-    whose: list[str | None] = [*principals(user, False)]
-    named: list[tuple[int, str | None]] = [*resources(topic, group, transactional_id, cluster)]
+    whose: list[str | None] = [*principals(user)]
+    named: list[tuple[int, str | None]] = [*which.resources()]
     filters = [
         AclFilter(
-            principal=principal, resource_type=resource_type, name=name, pattern=ANY if name is None else Pattern.MATCH
+            principal=principal,
+            resource_type=resource_type,
+            name=name,
+            pattern=ANY if name is None else PatternType.MATCH,
         )
         for principal in whose or [None]
         for resource_type, name in named or [(ANY, None)]
@@ -288,26 +299,10 @@ def list_rules(
 
 @app.command("remove")
 def remove(
-    user: Users = None,
-    everybody: Everybody = False,
-    read: Read = False,
-    write: Write = False,
-    create: Create = False,
-    delete: Delete = False,
-    alter: AlterIt = False,
-    describe: Describe = False,
-    cluster_action: ClusterAction = False,
-    describe_configs: DescribeConfigs = False,
-    alter_configs: AlterConfigs = False,
-    idempotent_write: IdempotentWrite = False,
-    everything: Everything = False,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
-    prefix: Prefix = False,
-    host: Host = None,
-    deny: Deny = False,
+    whom: Whom,
+    what: What,
+    which: Which,
+    how: How,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -322,24 +317,23 @@ def remove(
       barnabas acls remove --user loader
       barnabas acls remove --user mallory --deny
     """
-    who: list[str | None] = [*principals(user, everybody)]
-    named: list[tuple[Any, str | None]] = [*resources(topic, group, transactional_id, cluster)]
-    flags = (read, write, create, delete, alter, describe, cluster_action)
-    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
+    who: list[str | None] = [*whom.principals()]
+    named: list[tuple[Any, str | None]] = [*which.resources()]
+    wanted: list[int] = [*what.operations()] or [ANY]
     if not who and not named:
         raise typer.BadParameter("which? Give --user, --everybody, --topic, --group, --transactional-id or --cluster")
     filters = [
         AclFilter(
             principal,
-            Permission.DENY if deny else Permission.ALLOW,
+            how.permission,
             code,
             resource_type,
             name,
-            ANY if name is None else _pattern(resource_type, name, prefix),
-            host,
+            ANY if name is None else how.pattern(resource_type, name),
+            how.host,
         )
         for principal in who or [None]
-        for code in wanted or [ANY]
+        for code in wanted
         for resource_type, name in named or [(ANY, None)]
     ]
     removed = with_client(bootstrap_servers, lambda client: delete_acls(client, filters))

@@ -150,7 +150,7 @@ def show(
     """
     from cryptography import x509
 
-    from barnabas.broker.client.key_stores import trusted_certificates
+    from barnabas.broker.client.security_properties import trusted_certificates
 
     now = datetime.datetime.fromtimestamp(SystemClock().now_ms() / 1000, datetime.UTC)
     described = []

@@ -6,10 +6,12 @@ as <bool> and an argument as <list[str]>.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Final
+from typing import Any, Final, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -79,8 +81,47 @@ class Application(typer.Typer):
         super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        """Register the decorated function as the command of this name."""
-        return super().command(name, **{"cls": Command, **options})
+        """Register the decorated function as the command of this name. A parameter whose type is a dataclass stands for
+        the options that are its fields: several commands have them."""
+        register = super().command(name, **{"cls": Command, **options})
+
+        def decorate(function: Any) -> Any:
+            register(_with_single_options(function))
+            return function
+
+        return decorate
+
+
+def _with_single_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the fields of dataclasses as parameters of their own, as typer reads it."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[Any], list[str]]] = {}
+    for each in inspect.signature(function, eval_str=True).parameters.values():
+        if not dataclasses.is_dataclass(each.annotation):
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        group = cast(type[Any], each.annotation)
+        fields, types = dataclasses.fields(group), get_type_hints(group, include_extras=True)
+        groups[each.name] = group, [field.name for field in fields]
+        parameters += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+            )
+            for field in fields
+        ]
+    if not groups:
+        return function
+
+    def run(**values: Any) -> Any:
+        given = {
+            name: group(**{field: values.pop(field) for field in fields}) for name, (group, fields) in groups.items()
+        }
+        return function(**given, **values)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
 
 
 def plainly(message: str) -> str:

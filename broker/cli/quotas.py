@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -43,31 +44,36 @@ def byte_rate(text: str) -> float:
     return float(match[1]) * {**_UNITS, **_BINARY_UNITS}[(match[2] or "").lower()]
 
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user.")]
-UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Each user without a quota of its own.")]
-Client = Annotated[str | None, typer.Option("--client", metavar="NAME", help="The client id.")]
-ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="Each client id without a quota of its own.")]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The clients' address.")]
-IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Each address without a quota of its own.")]
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """The options that name an entity."""
 
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user.")] = None
+    user_defaults: Annotated[bool, typer.Option("--user-defaults", help="Each user without a quota of its own.")] = (
+        False
+    )
+    client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="The client id.")] = None
+    client_defaults: Annotated[
+        bool, typer.Option("--client-defaults", help="Each client id without a quota of its own.")
+    ] = False
+    ip: Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The clients' address.")] = None
+    ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="Each address without a quota of its own.")] = False
 
-def entity_of(
-    user: str | None, user_defaults: bool, client: str | None, client_defaults: bool, ip: str | None, ip_defaults: bool
-) -> Entity:
-    """The entity that options name. Raises: typer.BadParameter for those that exclude each other."""
-    entity: Entity = {}
-    for kind, name, is_default, option in (
-        (USER, user, user_defaults, "--user"),
-        (CLIENT_ID, client, client_defaults, "--client"),
-        (IP, ip, ip_defaults, "--ip"),
-    ):
-        if name is not None and is_default:
-            raise typer.BadParameter(f"{option} names one, {option}-defaults means the others: give one of them")
-        if name is not None or is_default:
-            entity[kind] = name
-    if IP in entity and len(entity) > 1:
-        raise typer.BadParameter("addresses have quotas of their own: give --ip alone")
-    return entity
+    def entity(self) -> Entity:
+        """The entity, empty if none is named. Raises: typer.BadParameter for options that exclude each other."""
+        entity: Entity = {}
+        for kind, name, is_default, option in (
+            (USER, self.user, self.user_defaults, "--user"),
+            (CLIENT_ID, self.client, self.client_defaults, "--client"),
+            (IP, self.ip, self.ip_defaults, "--ip"),
+        ):
+            if name is not None and is_default:
+                raise typer.BadParameter(f"{option} names one, {option}-defaults means the others: give one of them")
+            if name is not None or is_default:
+                entity[kind] = name
+        if IP in entity and len(entity) > 1:
+            raise typer.BadParameter("addresses have quotas of their own: give --ip alone")
+        return entity
 
 
 def _named(entity: Entity) -> Entity:
@@ -78,12 +84,7 @@ def _named(entity: Entity) -> Entity:
 
 @app.command("set")
 def set_quotas(
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client: Client = None,
-    client_defaults: ClientDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
+    whose: Whose,
     produce: Annotated[
         float | None,
         typer.Option("--produce", metavar="BYTES", parser=byte_rate, help="Bytes written per second and broker: 10MB."),
@@ -117,7 +118,7 @@ def set_quotas(
       barnabas quotas set --user-defaults --requests 25 --changes 10
       barnabas quotas set --ip 10.0.0.7 --connections 5
     """
-    entity = _named(entity_of(user, user_defaults, client, client_defaults, ip, ip_defaults))
+    entity = _named(whose.entity())
     values = {
         key: float(value)
         for key, value in (
@@ -140,12 +141,7 @@ def set_quotas(
 
 @app.command("list")
 def list_quotas(
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client: Client = None,
-    client_defaults: ClientDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
+    whose: Whose,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -156,7 +152,7 @@ def list_quotas(
       barnabas quotas list
       barnabas quotas list --user alice --json | jq '.[0].quotas.producer_byte_rate'
     """
-    wanted = entity_of(user, user_defaults, client, client_defaults, ip, ip_defaults)
+    wanted = whose.entity()
     found = with_client(bootstrap_servers, lambda connected: describe_quotas(connected, wanted))
     if as_json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
@@ -173,12 +169,7 @@ def list_quotas(
 
 @app.command("remove")
 def remove(
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client: Client = None,
-    client_defaults: ClientDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
+    whose: Whose,
     produce: Annotated[bool, typer.Option("--produce", help="The limit of bytes written.")] = False,
     consume: Annotated[bool, typer.Option("--consume", help="The limit of bytes read.")] = False,
     requests: Annotated[bool, typer.Option("--requests", help="The limit of a broker's time.")] = False,
@@ -193,7 +184,7 @@ def remove(
       barnabas quotas remove --user alice --produce
       barnabas quotas remove --user alice --client loader
     """
-    entity = _named(entity_of(user, user_defaults, client, client_defaults, ip, ip_defaults))
+    entity = _named(whose.entity())
     chosen = [
         key
         for key, is_set in ((PRODUCE, produce), (CONSUME, consume), (REQUESTS, requests), (CHANGES, changes))

@@ -7,9 +7,9 @@
 
 Security:
 
-- `security.py` is how a client connects; `security_properties.py` reads that from Kafka's properties, with
-  `key_stores.py` (PEM, PKCS12); `security_options.py` adds the options of a command, and `security_configs.py` is the
-  same in the words of other clients. `permissions.py` says what a refused client lacks.
+- `security.py` is how a client connects; `security_properties.py` reads that from Kafka's properties,
+  `security_options.py` adds the options of a command, and `security_configs.py` is the same in the words of other
+  clients. `permissions.py` says what a refused client lacks.
 - `users.py`, `acls.py` and `quotas.py` describe and change these.
 - `tls.py` is TLS; `login.py` is SASL, with `tokens.py` (OAUTHBEARER).
 

@@ -8,19 +8,12 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.errors import ClientError, check
+from barnabas.broker.security.acls.bindings import ANY, WILDCARD, PatternType, PermissionType
 from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-
-ANY: Final = 1
-ALL: Final = 2
-"""The operation that stands for all others of a resource."""
-ANYBODY: Final = "User:*"
-ANYWHERE: Final = "*"
-ALL_NAMES: Final = "*"
-"""The name of a literal pattern that fits all resources of a type."""
 
 _NO_AUTHORIZER: Final = (
     "the cluster has no authorizer: set authorizer.class.name=kafka.security.authorizer.AclAuthorizer and super.users,"
@@ -28,31 +21,16 @@ _NO_AUTHORIZER: Final = (
 )
 
 
-class Pattern(IntEnum):
-    """Kafka's PatternType. MATCH is for filters: all patterns that fit a name."""
-
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class Permission(IntEnum):
-    """Kafka's AclPermissionType."""
-
-    DENY = 2
-    ALLOW = 3
-
-
 class Acl(NamedTuple):
     """One rule."""
 
     principal: str
-    permission: Permission
+    permission: PermissionType
     operation: int
     resource_type: ResourceType
     name: str
     pattern: int
-    host: str = ANYWHERE
+    host: str = WILDCARD
 
     def as_document(self) -> dict[str, object]:
         """The rule as JSON, in Kafka's words."""
@@ -62,7 +40,7 @@ class Acl(NamedTuple):
             "operation": operation_name(self.operation),
             "resource_type": _name_of(ResourceType, self.resource_type),
             "resource_name": self.name,
-            "pattern_type": _name_of(Pattern, self.pattern),
+            "pattern_type": _name_of(PatternType, self.pattern),
             "host": self.host,
         }
 
@@ -81,7 +59,7 @@ class AclFilter(NamedTuple):
 
 def operation_name(code: int) -> str:
     """Kafka's name of an operation."""
-    return "ALL" if code == ALL else _name_of(Operation, code)
+    return _name_of(Operation, code)
 
 
 def _name_of(names: type[IntEnum], code: int) -> str:
@@ -177,4 +155,4 @@ def _acl(
     principal: str, permission: int, operation: int, resource_type: int, name: str, pattern: int, host: str
 ) -> Acl:
     """A rule of a response. Raises: ValueError for codes that this program does not know."""
-    return Acl(principal, Permission(permission), operation, ResourceType(resource_type), name, pattern, host)
+    return Acl(principal, PermissionType(permission), operation, ResourceType(resource_type), name, pattern, host)

@@ -1,16 +1,16 @@
 """Reads how to connect from properties as Kafka's clients and librdkafka's have them (`--command-config FILE`).
 
 A key that does not matter here is passed over, as by Kafka's tools. The file's format of a store is told by its
-content (`key_stores.py`), so that the keys of types are not needed; they are checked all the same.
+content (`broker/security/tls/stores.py`), so that the keys of types are not needed; they are checked all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.client import key_stores
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.security import (
     MECHANISMS,
@@ -22,12 +22,29 @@ from barnabas.broker.client.security import (
     UserLogin,
 )
 from barnabas.broker.security.sasl.jaas import JaasError, LoginModule, parse
+from barnabas.broker.security.tls import stores
+from barnabas.broker.security.tls.stores import StoreError
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _OFF: Final = ("", "none")
 _MECHANISMS_OF_MODULES: Final = {"PlainLoginModule": PLAIN, "OAuthBearerLoginModule": OAUTHBEARER}
 _UNSECURED_SUBJECT: Final = "unsecuredLoginStringClaim_sub"
 _EXTENSION: Final = "extension_"
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Turn what is wrong with a store into a ClientError."""
+    try:
+        yield
+    except StoreError as error:
+        raise ClientError(f"{name} {error}") from error
+
+
+def trusted_certificates(content: bytes, password: str, name: str) -> bytes:
+    """The certificates of a trust store, as PEM; `name` is the store in errors. Errors: ClientError."""
+    with _named(name):
+        return stores.trusted_as_pem(content, password)
 
 
 class SecurityProperties:
@@ -64,12 +81,12 @@ class SecurityProperties:
     def _trusted(self) -> bytes:
         self._check_type("ssl.truststore.type")
         if text := self._first("ssl.truststore.certificates", "ssl.ca.pem"):
-            return key_stores.trusted_certificates(text.encode(), "", "ssl.truststore.certificates")
+            return trusted_certificates(text.encode(), "", "ssl.truststore.certificates")
         location = self._first("ssl.truststore.location", "ssl.ca.location")
         if not location:
             return b""
         password = self._first("ssl.truststore.password")
-        return key_stores.trusted_certificates(_content(location, "the CA file"), password, location)
+        return trusted_certificates(_content(location, "the CA file"), password, location)
 
     def _identity(self) -> tuple[bytes, bytes]:
         """The client's certificates and its key as PEM, or neither."""
@@ -83,19 +100,23 @@ class SecurityProperties:
         elif chain and not key:
             key = chain
         if chain:
-            return key_stores.certificates_in(chain, "the client's certificate"), key
+            with _named("the client's certificate"):
+                chain = stores.chain_as_pem(chain)
+            with _named("the client's key"):
+                return chain, stores.key_as_pem(key)
         if key:
             raise ClientError(
                 "there is a private key without its certificate (ssl.certificate.location, --certificate)"
             )
         if location := self._first("ssl.keystore.location"):
-            password = self._first("ssl.keystore.password")
-            return key_stores.identity(_content(location, "the key store"), password, location)
+            content = _content(location, "the key store")
+            with _named(location):
+                return stores.identity_as_pem(content, self._first("ssl.keystore.password"))
         return b"", b""
 
     def _check_type(self, key: str) -> None:
         kind = self._first(key).upper()
-        if kind not in ("", key_stores.PEM, key_stores.PKCS12, key_stores.JKS):
+        if kind not in ("", stores.PEM, stores.PKCS12, stores.JKS):
             raise ClientError(f"{key}={kind}: expected PEM or PKCS12")
 
     # -- SASL

@@ -65,12 +65,13 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 
 def _encrypted(key: bytes) -> tuple[bytes, str]:
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
     password = os.urandom(_ONE_TIME_PASSWORD_BYTES).hex()
     try:
         loaded = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
         raise ClientError("the private key of the client cannot be read: expected PEM") from error
     encryption = serialization.BestAvailableEncryption(password.encode())
     return (

@@ -20,7 +20,6 @@ from barnabas.broker.security.acls.bindings import (
     AccessControlEntry,
     AclBinding,
     AclCodes,
-    AclOperation,
     PatternType,
     PermissionType,
     ResourcePattern,
@@ -71,7 +70,7 @@ def _binding(creation: AclCreation) -> AclBinding:
         AccessControlEntry(
             creation.principal,
             creation.host,
-            AclOperation(creation.operation),
+            Operation(creation.operation),
             PermissionType(creation.permission_type),
         ),
     )

@@ -7,7 +7,9 @@ committed record reaches the offset is -1, without an error.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice),
 UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
-Authorization: Describe on Topic: TOPIC_AUTHORIZATION_FAILED per partition.
+Authorization: Describe on Topic: TOPIC_AUTHORIZATION_FAILED per partition; ClusterAction on Cluster (requests with a
+replica id): TOPIC_AUTHORIZATION_FAILED for all partitions.
+Deviations: Kafka does not ask for ClusterAction, and tells the log end offset to a client that claims to be a replica.
 Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp (KIP-734); 8, 9 tiered storage
 (KIP-405, KIP-1005); 10 timeout (KIP-1075); 11 earliest pending upload (KIP-1023).
 """
@@ -15,7 +17,7 @@ Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timesta
 from collections import Counter
 from functools import partial
 
-from barnabas.broker.api.authorization import Decisions
+from barnabas.broker.api.authorization import Decisions, may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.security.operations import Operation, ResourceType
@@ -49,11 +51,12 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
     )
     refused: set[tuple[str, int]] = set()
     may_describe = Decisions(context, Operation.DESCRIBE, ResourceType.TOPIC)
+    is_refused = request.replica_id != CONSUMER_REPLICA_ID and not may_on_cluster(context, Operation.CLUSTER_ACTION)
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
-        if not may_describe(topic.name):
+        if is_refused or not may_describe(topic.name):
             answers.partitions = [_answer(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in topic.partitions]
             continue
         for partition in topic.partitions:

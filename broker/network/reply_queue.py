@@ -166,6 +166,10 @@ class ReplyQueue:
         else:
             self._last_sent_bytes = size
             self.transport.writelines(parts)
+            if self.transport.get_write_buffer_size() and not self.is_transport_full:
+                # writelines() of asyncio 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 does not call pause_writing()
+                # (CVE-2024-12254); this does. The limits stay the default ones.
+                self.transport.set_write_buffer_limits()
             if not self.is_transport_full:
                 self._last_sent_bytes = 0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _NAMED_GROUP: Final = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z])")
-_NUMBER: Final = re.compile(r"\$(\d+)", re.ASCII)
+_NUMBER: Final = re.compile(r"\$(\d{1,1000})", re.ASCII)
 _NAME: Final = re.compile(r"\$\{(\w+)\}", re.ASCII)
 
 
@@ -24,7 +24,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     """The regular expression. Raises PatternError."""
     try:
         return re.compile(_NAMED_GROUP.sub("(?P<", text))
-    except (re.error, RecursionError, OverflowError) as error:
+    except (re.error, RecursionError, OverflowError) as error:  # a depth, or a number, without bounds
         raise PatternError(f"{text} is no regular expression: {error}") from error
 
 

@@ -17,8 +17,11 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class Operation(IntEnum):
-    """Kafka's AclOperation."""
+    """Kafka's AclOperation. In an ACL, ALL stands for each operation; UNKNOWN is one of a newer Kafka: such an ACL
+    neither allows nor denies anything here, and stays in its znode."""
 
+    UNKNOWN = 0
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -31,6 +34,7 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 class ResourceType(IntEnum):

@@ -11,7 +11,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 def test_every_row_is_there_once_and_in_order():
-    assert [workload.row for workload in WORKLOADS] == [f"W{number}" for number in range(1, 23)]
+    assert [workload.row for workload in WORKLOADS] == [f"W{number}" for number in (*range(1, 23), 26, 27, 28)]
 
 
 @pytest.mark.full
@@ -46,6 +46,16 @@ def test_quick_rows_of_three_brokers(tmp_path: Path):
     assert found["idle: the busiest broker, of a core"] > 0
     assert 0 < found["300 partitions, controller killed: until all are led"] < 30
     assert found["longest time of a partition without a leader"] < 30
+
+
+@pytest.mark.full
+@pytest.mark.java
+def test_quick_rows_with_tls_and_logins(tmp_path: Path):
+    found = quick_run("W26,W27,W28", tmp_path)
+    assert found["produce: throughput"] > 0
+    assert found["fetch: throughput"] > 0
+    assert 0 < found["p50"] <= found["p99"]
+    assert found["time of a connection"] > 0
 
 
 def quick_run(rows: str, tmp_path: Path) -> dict[str, float]:

@@ -12,10 +12,11 @@ import pytest
 from tests.support.required import tool_missing
 from tools.fuzz.mutation import Mutator
 from tools.fuzz.session import Growth, Sample, Session, corpus, run_one
-from tools.fuzz.targets import ROOT, TARGETS, Target
+from tools.fuzz.target import ROOT, Target
+from tools.fuzz.targets import TARGETS
 from tools.processes import children
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # libraries warn of odd keys and certificates
 
 INPUTS = 3_000
 
@@ -95,7 +96,7 @@ PLANTED = """
 import sys
 from pathlib import Path
 from tools.fuzz.engines import fuzz_with_atheris
-from tools.fuzz.targets import Target
+from tools.fuzz.target import Target
 
 def run(data):
     if data[:2] == b"ab" and sys.argv[1] == "bug":

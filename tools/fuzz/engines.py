@@ -19,7 +19,7 @@ from types import FunctionType
 import barnabas
 from tools.fuzz.mutation import Mutator
 from tools.fuzz.session import Growth, Session, corpus, run_one
-from tools.fuzz.targets import Target
+from tools.fuzz.target import Target
 
 _BATCH = 200
 

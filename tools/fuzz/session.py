@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.fuzz.targets import ROOT, Target
+from tools.fuzz.target import ROOT, Target
 
 CORPUS = ROOT / "tests/fuzz/corpus"
 GROWTH_MAX = 1.05

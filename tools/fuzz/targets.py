@@ -13,9 +13,8 @@ import json
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import crc32c
@@ -49,24 +48,13 @@ from barnabas.wire.messages.transaction_log_value import TransactionLogValue
 from barnabas.wire.record_batch import HEADER_SIZE, CompressionType, CorruptBatch, iter_headers, parse_header
 from barnabas.wire.records import Record, build_batch, iter_records
 from barnabas.wire.schema import Message
+from tools.fuzz.login_targets import LOGIN_TARGETS
+from tools.fuzz.security_targets import SECURITY_TARGETS
+from tools.fuzz.target import NOW_MS, ROOT, Run, Target, given
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-NOW_MS: Final = 1_700_000_000_000
 FRAME_BYTES_MAX: Final = 1 << 20
 DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 DAY_MS: Final = 86_400_000
-
-Run = Callable[[bytes], None]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A reader, and well-formed inputs as the start of mutations."""
-
-    name: str
-    run: Run
-    seeds: Callable[[], Sequence[bytes]]
-
 
 # --- frames and requests ------------------------------------------------------------------------------------------
 
@@ -491,10 +479,6 @@ def _znode_seeds() -> list[bytes]:
     return [bytes([index]) + payload for index, payload in enumerate(payloads)]
 
 
-def _given(*seeds: bytes) -> Callable[[], Sequence[bytes]]:
-    return lambda: seeds
-
-
 _OFFSETS = b"0\n2\ntopic 0 17\nother 3 1099511627776\n"
 _ID = bytes(range(1, 17))
 
@@ -509,46 +493,48 @@ TARGETS: Final = (
     Target("group-protocol", _group_protocol, _group_seeds),
     Target("transaction-records", _transaction_record, _transaction_seeds),
     Target("producer-snapshot", _snapshot, _snapshot_seeds),
-    Target("offset-index", _file(_offset_index), _given(struct.pack(">6i", 0, 0, 5, 61, 9, 4096))),
+    Target("offset-index", _file(_offset_index), given(struct.pack(">6i", 0, 0, 5, 61, 9, 4096))),
     Target(
         "time-index",
         _file(lambda data: TimeIndex.from_bytes(1000, data).to_bytes()),
-        _given(struct.pack(">qiqi", NOW_MS, 0, NOW_MS + 5, 9)),
+        given(struct.pack(">qiqi", NOW_MS, 0, NOW_MS + 5, 9)),
     ),
     Target(
         "transaction-index",
         _file(lambda data: TransactionIndex.from_bytes(0, data).to_bytes()),
-        _given(struct.pack(">hqqqqhqqqq", 0, 7, 1, 5, 9, 0, 8, 6, 9, 9)),
+        given(struct.pack(">hqqqqhqqqq", 0, 7, 1, 5, 9, 0, 8, 6, 9, 9)),
     ),
     Target("segment", _segment, lambda: [b"".join(_batches()[start : start + 3]) for start in range(0, 9, 3)]),
-    Target("offset-checkpoint", _file(checkpoints.decode_offsets), _given(_OFFSETS)),
+    Target("offset-checkpoint", _file(checkpoints.decode_offsets), given(_OFFSETS)),
     Target(
         "transaction-index-notes",
         _file(checkpoints.decode_txn_index_notes),
-        _given(b"0\n2\nt 0 0 34 4023233417\nu 3 128 0 0\n"),
+        given(b"0\n2\nt 0 0 34 4023233417\nu 3 128 0 0\n"),
     ),
-    Target("epoch-checkpoint", _file(checkpoints.decode_leader_epochs), _given(b"0\n2\n0 0\n3 17\n")),
+    Target("epoch-checkpoint", _file(checkpoints.decode_leader_epochs), given(b"0\n2\n0 0\n3 17\n")),
     Target(
         "partition-metadata",
         _file(checkpoints.decode_partition_metadata),
-        _given(checkpoints.encode_partition_metadata(_ID)),
+        given(checkpoints.encode_partition_metadata(_ID)),
     ),
     Target(
         "meta-properties",
         _file(checkpoints.MetaProperties.decode),
-        _given(checkpoints.MetaProperties(1, "abc").encode()),
+        given(checkpoints.MetaProperties(1, "abc").encode()),
     ),
     Target(
         "log-directories",
         _file(DirectoryNote.decode),
-        _given(DirectoryNote("a", {"a": "/data/a", "b": "/data/with a space"}).encode()),
+        given(DirectoryNote("a", {"a": "/data/a", "b": "/data/with a space"}).encode()),
     ),
     Target(
         "properties",
         _file(_properties, PropertiesError),
-        _given(b"a=1\n b : \\u00e9\\n\\\n  more\n!c\nd\\ \\=e=\\ud83d\\ude00\n", b"\xff=\xfe\r\n"),
+        given(b"a=1\n b : \\u00e9\\n\\\n  more\n!c\nd\\ \\=e=\\ud83d\\ude00\n", b"\xff=\xfe\r\n"),
     ),
     Target("znodes", _file(_znode, znodes.DamagedZnode), _znode_seeds),
+    *LOGIN_TARGETS,
+    *SECURITY_TARGETS,
 )
 
 

@@ -18,13 +18,12 @@ from barnabas.broker.security.acls.bindings import (
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
-    AclOperation,
     ResourcePattern,
     entry_of,
     resource_of,
     stored,
 )
-from barnabas.broker.security.operations import CLUSTER_NAME, ResourceType
+from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.controller.acl_znodes import AclResource, StoredAcl, can_be_stored, encode_acls
 from barnabas.controller.acls import AclRepository
 from barnabas.turns import Turns
@@ -213,7 +212,7 @@ def _is_time_out(error: ApiError | None) -> bool:
 
 def _is_shown(entry: AccessControlEntry) -> bool:
     """Whether clients can decode an ACL."""
-    return entry.operation is not AclOperation.UNKNOWN
+    return entry.operation is not Operation.UNKNOWN
 
 
 def _error_of(binding: AclBinding) -> ApiError | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from barnabas.broker.security.operations import ResourceType
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.controller.acl_znodes import AclResource, StoredAcl
 
 UNKNOWN: Final = 0
@@ -24,27 +24,6 @@ WILDCARD: Final = "*"
 """The name of a literal resource pattern for all resources of its type, and the host for all hosts."""
 
 WILDCARD_PRINCIPAL: Final = "User:*"
-
-
-class AclOperation(IntEnum):
-    """The operation of an ACL; those above ALL have the codes of `Operation`. UNKNOWN is one of a newer Kafka: such an
-    ACL neither allows nor denies anything here, and stays in its znode."""
-
-    UNKNOWN = 0
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
 
 
 class PermissionType(IntEnum):
@@ -75,7 +54,7 @@ class AccessControlEntry(NamedTuple):
 
     principal: str
     host: str
-    operation: AclOperation
+    operation: Operation
     permission_type: PermissionType
 
 
@@ -100,7 +79,7 @@ class AclCodes(NamedTuple):
         for name, code, known in (
             ("resourceType", self.resource_type, ResourceType),
             ("patternType", self.pattern_type, (PatternType.LITERAL, PatternType.PREFIXED)),
-            ("operation", self.operation, AclOperation),
+            ("operation", self.operation, Operation),
             ("permissionType", self.permission_type, PermissionType),
         ):
             if code == UNKNOWN or code not in list(known):
@@ -159,7 +138,7 @@ class AclBindingFilter(NamedTuple):
         return not (
             self.pattern.resource_type in (ANY, *ResourceType)
             and self.pattern.pattern_type in (ANY, *PatternType)
-            and self.operation in (ANY, *AclOperation)
+            and self.operation in (ANY, *Operation)
             and self.permission_type in (ANY, *PermissionType)
         )
 
@@ -182,7 +161,7 @@ def name_in_znodes(member: IntEnum) -> str:
 
 
 _RESOURCE_TYPES: Final = {name_in_znodes(each): each for each in ResourceType}
-_OPERATIONS: Final = {name_in_znodes(each).upper(): each for each in AclOperation}
+_OPERATIONS: Final = {name_in_znodes(each).upper(): each for each in Operation}
 _PERMISSION_TYPES: Final = {name_in_znodes(each): each for each in PermissionType}
 
 
@@ -204,5 +183,5 @@ def stored(entry: AccessControlEntry) -> StoredAcl:
 
 def entry_of(acl: StoredAcl) -> AccessControlEntry:
     """An ACL of the repository."""
-    operation = _OPERATIONS.get(acl.operation.upper(), AclOperation.UNKNOWN)
+    operation = _OPERATIONS.get(acl.operation.upper(), Operation.UNKNOWN)
     return AccessControlEntry(acl.principal, acl.host, operation, _PERMISSION_TYPES[acl.permission_type])

@@ -20,19 +20,18 @@ from barnabas.broker.security.acls.bindings import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
     AccessControlEntry,
-    AclOperation,
     PatternType,
     PermissionType,
     ResourcePattern,
 )
-from barnabas.broker.security.operations import ResourceType
+from barnabas.broker.security.operations import Operation, ResourceType
 
 _ALLOWED_BY: Final[Mapping[int, frozenset[int]]] = MappingProxyType(
     {
-        AclOperation.DESCRIBE: frozenset(
-            (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE)
+        Operation.DESCRIBE: frozenset(
+            (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE)
         ),
-        AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)),
+        Operation.DESCRIBE_CONFIGS: frozenset((Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS)),
     }
 )
 """The operations whose permission includes that of another operation."""
@@ -131,9 +130,9 @@ class AclIndex:
                     if entry.host not in (host, WILDCARD):
                         continue
                     if entry.permission_type is PermissionType.DENY:
-                        if entry.operation in (operation, AclOperation.ALL):
+                        if entry.operation in (operation, Operation.ALL):
                             return False
-                    elif entry.operation is AclOperation.ALL or entry.operation in allowing:
+                    elif entry.operation is Operation.ALL or entry.operation in allowing:
                         is_allowed = True
         return is_allowed or (self._allows_everyone and not has_acls)
 
@@ -174,10 +173,10 @@ class AclIndex:
     ) -> list[set[str]]:
         """The names of the patterns with an ACL that applies."""
         grants = (
-            _Grant(resource_type, pattern_type, AccessControlEntry(who, where, AclOperation(what), permission_type))
+            _Grant(resource_type, pattern_type, AccessControlEntry(who, where, Operation(what), permission_type))
             for who in {principal, WILDCARD_PRINCIPAL}
             for where in {host, WILDCARD}
-            for what in {operation, AclOperation.ALL}
+            for what in {operation, Operation.ALL}
         )
         return [self._names[grant] for grant in grants if grant in self._names]
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import Key, import_key
 
@@ -50,7 +51,7 @@ def _key_of(entry: Any) -> Key | None:
         return None
     try:
         return import_key(entry)
-    except (JoseError, ValueError, TypeError, KeyError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, UnsupportedAlgorithm, InternalError) as error:
         logger.warning("a key of the JWK set is left out: %s", type(error).__name__)
         return None
 

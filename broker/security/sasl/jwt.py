@@ -18,7 +18,7 @@ from joserfc.errors import JoseError, UnsupportedAlgorithmError
 from joserfc.jwk import Key
 from joserfc.jws import CompactSignature, JWSRegistry
 
-from barnabas.broker.security.sasl.oauthbearer import InvalidToken, Token
+from barnabas.broker.security.sasl.oauthbearer import InvalidToken, Token, text_of
 from barnabas.clock import Clock
 
 ALGORITHMS: Final = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512)) | {
@@ -133,7 +133,8 @@ def check_claims(claims: Mapping[str, Any], expected: Claims, now_ms: int) -> To
     if expected.issuer is not None and claims.get("iss") != expected.issuer:
         raise InvalidToken("the token is not from the expected issuer (iss)")
     _check_scope(claims.get(expected.scope_claim_name), expected.scope_claim_name)
-    return Token(_text(claims.get(expected.sub_claim_name), expected.sub_claim_name), int(expires * 1000))
+    principal = text_of(claims.get(expected.sub_claim_name), expected.sub_claim_name).strip()
+    return Token(principal, int(expires * 1000))
 
 
 def _seconds(claims: Mapping[str, Any], name: str, *, is_required: bool) -> float:
@@ -159,12 +160,6 @@ def _check_audience(audience: Any, expected: frozenset[str]) -> None:
 
 def _check_scope(scope: Any, name: str) -> None:
     scopes = scope if isinstance(scope, list) else [scope] if isinstance(scope, str) else []
-    found = [_text(each, name) for each in scopes]
+    found = [text_of(each, name).strip() for each in scopes]
     if len(set(found)) != len(found):
         raise InvalidToken(f"the claim {name} has a value twice")
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidToken(f"the claim {name} is missing, empty, or not a text")
-    return value.strip()

@@ -20,6 +20,7 @@ _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _INITIAL: Final = re.compile(rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
 _BEARER: Final = re.compile(r"(\w+) +([-_~+/.a-zA-Z0-9]+=*)", re.ASCII)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ACKNOWLEDGEMENT: Final = b"\x01"
 
 
@@ -46,6 +47,14 @@ class Token(NamedTuple):
 
 Validate = Callable[[str], Awaitable[Token]]
 """Validates a token; raises InvalidToken."""
+
+
+def text_of(value: object, claim: str) -> str:
+    """The text of a claim. Raises InvalidToken if it is blank, no text, or has half a character of two: JSON can have
+    one (`"\\ud800"`), and neither logs nor the metadata store can."""
+    if not isinstance(value, str) or not value.strip() or _SURROGATE.search(value) is not None:
+        raise InvalidToken(f"the claim {claim} is missing, empty, or not a text")
+    return value
 
 
 class OAuthBearer:

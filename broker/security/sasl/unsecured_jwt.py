@@ -13,7 +13,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from typing import Any, Final
 
-from barnabas.broker.security.sasl.oauthbearer import InvalidToken, Token
+from barnabas.broker.security.sasl.oauthbearer import InvalidToken, Token, text_of
 from barnabas.clock import Clock
 
 _PREFIX: Final = "unsecuredValidator"
@@ -40,9 +40,7 @@ class UnsecuredJwtValidator:
         header, claims = _json_of(parts[0]), _json_of(parts[1])
         if header.get("alg") != "none":
             raise InvalidToken("an unsecured token has the algorithm none")
-        principal = claims.get(self._principal_claim_name)
-        if not isinstance(principal, str) or not principal.strip():
-            raise InvalidToken(f"the claim {self._principal_claim_name} is missing, or not a text")
+        principal = text_of(claims.get(self._principal_claim_name), self._principal_claim_name)
         expires_ms, issued_ms = time_ms(claims, "exp"), time_ms(claims, "iat")
         now_ms = self._clock.now_ms()
         if expires_ms is None or now_ms - self._clock_skew_ms >= expires_ms:

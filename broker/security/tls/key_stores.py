@@ -1,47 +1,36 @@
-"""Key stores and trust stores: PEM in files, PEM in the configuration, and PKCS12.
+"""Key stores and trust stores of a listener: PEM in files, PEM in the configuration, and PKCS12 (`stores.py`).
 
-Kafka's default type is JKS, Java's own format, which nothing but Java reads: a store of that type is read if its
-content is PEM or PKCS12, as Java reads PKCS12 there, too. Source: DefaultSslEngineFactory (KIP-651 for PEM).
+Source: DefaultSslEngineFactory (KIP-651 for PEM).
 
 All functions block, and decrypting a key takes milliseconds: they are called in threads.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-import re
+import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     load_der_private_key,
     load_pem_private_key,
-    pkcs12,
 )
 
+from barnabas.broker.security.tls import stores
 from barnabas.broker.security.tls.errors import TlsConfigError
+from barnabas.broker.security.tls.stores import StoreError
 
 STORE_BYTES_MAX: Final = 16 * 1024 * 1024
 """A larger file is no key store: the trust store of a whole operating system has less than 1 MiB."""
-
-_JAVA_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
-"""The first bytes of JKS and JCEKS."""
-
-_PEM_BLOCK: Final = re.compile(
-    rb"-----BEGIN ([A-Z0-9 ]+)-----((?:\s*[\w-]+:[^\r\n]*[\r\n]+)*)([A-Za-z0-9/+=\s]*)-----END \1-----"
-)
-"""An entry: its name, its headers (of a key that OpenSSL has encrypted in its former way), and base64. Any white space
-may stand for the ends of lines, so that a value of the configuration may be a single line."""
 
 
 class StoreSettings(NamedTuple):
@@ -142,12 +131,17 @@ def load_key_store(settings: StoreSettings) -> KeyStore | None:
     if settings.location is None:
         _refuse_password_without_store(settings)
         return None
-    content = _read(settings)
+    content, location = _read(settings), settings.key("location")
     if _is_pem(settings, content):
         _refuse_password_of_pem(settings)
-        location = settings.key("location")
         return _pem_key_store(content, content, settings, location, location)
-    return _pkcs12_key_store(content, settings)
+    if settings.password is None:
+        raise TlsConfigError(f"{location} is set, but {settings.key('password')} is not: set both")
+    try:
+        store = stores.open_pkcs12(content, settings.password)
+        return _key_store(store.key, store.chain, location)
+    except StoreError as error:
+        raise _of_file(settings, error) from error
 
 
 def load_trust_store(settings: StoreSettings) -> tuple[x509.Certificate, ...] | None:
@@ -162,20 +156,24 @@ def load_trust_store(settings: StoreSettings) -> tuple[x509.Certificate, ...] | 
     if _is_pem(settings, content):
         _refuse_password_of_pem(settings)
         return _certificates(content, settings.key("location"))
-    store = _open_pkcs12(content, settings)
-    entries = [store.cert, *store.additional_certs]
-    found = tuple(entry.certificate for entry in entries if entry is not None)
+    try:
+        found = stores.open_pkcs12(content, settings.password).certificates
+    except StoreError as error:
+        raise _of_file(settings, error) from error
     if not found:
         raise TlsConfigError(f"{settings.key('location')}: {settings.location} has no certificate")
     return found
 
 
-# --- which kind of store ------------------------------------------------------------------------------
+# --- files --------------------------------------------------------------------------------------------
 
 
 def _read(settings: StoreSettings) -> bytes:
+    """The content of the file. One that is no file (a pipe, a device) is not read: that might never end."""
     path = settings.location or ""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise TlsConfigError(f"{settings.key('location')}: {path} is not a file")
         with open(path, "rb") as file:
             content = file.read(STORE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
@@ -186,24 +184,22 @@ def _read(settings: StoreSettings) -> bytes:
     return content
 
 
+def _of_file(settings: StoreSettings, error: StoreError) -> TlsConfigError:
+    return TlsConfigError(f"{settings.key('location')}: {settings.location} {error} ({settings.key('password')})")
+
+
 def _is_pem(settings: StoreSettings, content: bytes) -> bool:
     """Whether the content is PEM, and not PKCS12. Raises TlsConfigError if it is neither, or not of its type."""
-    location, kind = settings.key("location"), settings.type.upper()
-    if content.startswith(_JAVA_MAGIC):
-        path = settings.location
-        raise TlsConfigError(
-            f"{location}: {path} is a JKS store, which only Java reads; convert it: keytool -importkeystore"
-            f" -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
-        )
-    if kind not in ("PEM", "PKCS12", "JKS"):
+    kind = settings.type.upper()
+    if kind not in (stores.PEM, stores.PKCS12, stores.JKS):
         raise TlsConfigError(f"{settings.key('type')}: {settings.type} is not supported: use PEM or PKCS12")
-    is_pem = _PEM_BLOCK.search(content) is not None
-    if not is_pem and content[:1] != b"\x30":  # a DER sequence, which PKCS12 is
-        raise TlsConfigError(f"{location}: {settings.location} is neither PEM nor PKCS12")
-    found = "PEM" if is_pem else "PKCS12"
-    if kind not in (found, "JKS"):
+    try:
+        found = stores.format_of(content)
+    except StoreError as error:
+        raise TlsConfigError(f"{settings.key('location')}: {settings.location} {error}") from error
+    if kind not in (found, stores.JKS):
         raise TlsConfigError(f"{settings.key('type')}: {settings.location} is {found}, not {kind}")
-    return is_pem
+    return found == stores.PEM
 
 
 def _refuse_password_without_store(settings: StoreSettings) -> None:
@@ -221,14 +217,14 @@ def _refuse_beside_inline(settings: StoreSettings, name: str) -> None:
     """Refuse what cannot be set together with PEM in the configuration."""
     if settings.location is not None:
         raise TlsConfigError(f"{settings.key('location')} and {settings.key(name)} are both set: leave one out")
-    if settings.type.upper() not in ("PEM", "JKS"):
+    if settings.type.upper() not in (stores.PEM, stores.JKS):
         raise TlsConfigError(
             f"{settings.key(name)} is PEM, but {settings.key('type')} is {settings.type}: set it to PEM"
         )
     _refuse_password_of_pem(settings)
 
 
-# --- PEM ----------------------------------------------------------------------------------------------
+# --- keys and certificates ----------------------------------------------------------------------------
 
 
 def _inline_key_store(settings: StoreSettings) -> KeyStore:
@@ -243,83 +239,41 @@ def _inline_key_store(settings: StoreSettings) -> KeyStore:
 def _pem_key_store(
     key_pem: bytes, chain_pem: bytes, settings: StoreSettings, key_name: str, chain_name: str
 ) -> KeyStore:
-    blocks = [found for found in _PEM_BLOCK.finditer(key_pem) if found[1].endswith(b"PRIVATE KEY")]
-    if len(blocks) != 1:
-        raise TlsConfigError(f"{key_name}: expected one PRIVATE KEY in PEM, found {len(blocks)}")
-    [block] = blocks
     password = None if settings.key_password is None else settings.key_password.encode()
     password_name = f"{settings.prefix}{settings.key_password_name}"
     try:
-        if block[2]:
-            private_key = load_pem_private_key(block[0], password)
+        entry = stores.private_key_in(key_pem)
+        if entry.headers:
+            private_key = load_pem_private_key(entry.pem, password)
         else:
-            private_key = load_der_private_key(_decoded(block[3]), password)
+            private_key = load_der_private_key(entry.der, password)
+    except StoreError as error:
+        raise TlsConfigError(f"{key_name} {error}") from error
     except TypeError as error:
         sentence = "is encrypted: set" if password is None else "is not encrypted: leave out"
         raise TlsConfigError(f"{key_name}: the private key {sentence} {password_name}") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, InternalError) as error:  # InternalError: a key of the wrong length
         reason = "cannot be read" if password is None else f"cannot be read with {password_name}"
         raise TlsConfigError(f"{key_name}: the private key {reason}") from error
     return _key_store(private_key, _certificates(chain_pem, chain_name), chain_name)
 
 
 def _certificates(pem: bytes, name: str) -> tuple[x509.Certificate, ...]:
-    blocks = [found[3] for found in _PEM_BLOCK.finditer(pem) if found[1].endswith(b"CERTIFICATE")]
-    if not blocks:
-        raise TlsConfigError(f"{name}: no CERTIFICATE in PEM")
     try:
-        return tuple(x509.load_der_x509_certificate(_decoded(block)) for block in blocks)
+        return tuple(map(x509.load_der_x509_certificate, stores.certificates_in(pem)))
+    except StoreError as error:
+        raise TlsConfigError(f"{name} {error}") from error
     except ValueError as error:
-        raise TlsConfigError(f"{name}: a certificate cannot be read") from error
-
-
-def _decoded(base64_text: bytes) -> bytes:
-    """Errors: ValueError."""
-    try:
-        return base64.b64decode(b"".join(base64_text.split()), validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
-
-
-# --- PKCS12 -------------------------------------------------------------------------------------------
-
-
-def _open_pkcs12(content: bytes, settings: StoreSettings) -> pkcs12.PKCS12KeyAndCertificates:
-    password = None if settings.password is None else settings.password.encode()
-    try:
-        return pkcs12.load_pkcs12(content, password)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        reason = "without" if password is None else "with"
-        raise TlsConfigError(
-            f"{settings.key('location')}: {settings.location} cannot be read {reason} {settings.key('password')}"
-        ) from error
-
-
-def _pkcs12_key_store(content: bytes, settings: StoreSettings) -> KeyStore:
-    location = settings.key("location")
-    if settings.password is None:
-        raise TlsConfigError(f"{location} is set, but {settings.key('password')} is not: set both")
-    store = _open_pkcs12(content, settings)
-    if store.key is None or store.cert is None:
-        raise TlsConfigError(f"{location}: {settings.location} has no private key with a certificate")
-    others = [entry.certificate for entry in store.additional_certs]
-    return _key_store(store.key, _chain_of(store.cert.certificate, others), location)
-
-
-def _chain_of(certificate: x509.Certificate, others: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """The certificate, its issuer, and so on: a PKCS12 store has them in any order."""
-    chain = [certificate]
-    while (last := chain[-1]).issuer != last.subject:
-        issuer = next((each for each in others if each.subject == last.issuer and each not in chain), None)
-        if issuer is None:
-            break
-        chain.append(issuer)
-    return tuple(chain)
+        raise TlsConfigError(f"{name} has a certificate that cannot be read") from error
 
 
 def _key_store(private_key: object, chain: tuple[x509.Certificate, ...], name: str) -> KeyStore:
     serialize = getattr(private_key, "private_bytes", None)
     public_key = getattr(private_key, "public_key", None)
-    if serialize is None or public_key is None or chain[0].public_key() != public_key():
+    try:
+        certified_key = chain[0].public_key()
+    except (ValueError, UnsupportedAlgorithm, InternalError) as error:
+        raise TlsConfigError(f"{name}: the public key of the first certificate cannot be read") from error
+    if serialize is None or public_key is None or certified_key != public_key():
         raise TlsConfigError(f"{name}: the first certificate does not belong to the private key")
     return KeyStore(serialize(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain)

@@ -59,8 +59,13 @@ class PrincipalMapping:
         self._rules = [_Rule(text) for text in texts if text]
 
     def principal_of(self, certificate: bytes) -> str:
-        """The principal of a client with this certificate (DER): "User:CN=alice,O=Example". Raises NoMatchingRule."""
-        return f"User:{self.apply(subject_of(certificate))}"
+        """The principal of a client with this certificate (DER): "User:CN=alice,O=Example". Raises NoMatchingRule, also
+        for one that OpenSSL has accepted, and that cannot be read here."""
+        try:
+            name = subject_of(certificate)
+        except ValueError as error:
+            raise NoMatchingRule(f"the subject of a certificate cannot be read: {error}") from error
+        return f"User:{self.apply(name)}"
 
     def apply(self, name: str) -> str:
         """The result of the first rule that applies. Raises NoMatchingRule."""
@@ -108,7 +113,10 @@ def subject_of(certificate: bytes) -> str:
     """The subject of a certificate (DER) as text: "CN=alice,O=Example". Errors: ValueError, if it is no certificate."""
     from cryptography import x509
 
-    return subject_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
+    try:
+        return subject_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from error
 
 
 def subject_name(name: bytes) -> str:
@@ -137,27 +145,33 @@ def _attribute(dotted: str, tag: int, content: bytes, whole: bytes) -> str:
 
 
 def _elements(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """The elements of DER: tag, content, and all bytes of each."""
+    """The elements of DER: tag, content, and all bytes of each. Raises ValueError."""
     found, position = [], 0
     while position < len(data):
-        start, tag, length = position, data[position], data[position + 1]
+        start, header = position, data[position : position + 2]
         position += 2
+        length = header[1] if len(header) == 2 else len(data)
         if length & 0x80:
             count = length & 0x7F
             length = int.from_bytes(data[position : position + count], "big")
             position += count
+        if position + length > len(data):
+            raise ValueError("an element is longer than its content")
+        tag = header[0]
         found.append((tag, data[position : position + length], data[start : position + length]))
         position += length
     return found
 
 
 def _dotted(content: bytes) -> str:
-    """An object identifier as text."""
+    """An object identifier as text. Raises ValueError."""
     numbers, number = [], 0
     for byte in content:
         number = number << 7 | byte & 0x7F
         if not byte & 0x80:
             numbers.append(number)
             number = 0
+    if not numbers:
+        raise ValueError("an object identifier without an end")
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))

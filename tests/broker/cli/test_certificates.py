@@ -13,9 +13,9 @@ from cryptography import x509
 
 from barnabas.broker.cli.app import main
 from barnabas.broker.cli.authority import Authority, pkcs12_store, pkcs12_trust, write_private
-from barnabas.broker.client import key_stores
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.security import Security, Tls
+from barnabas.broker.security.tls import stores
 from tests.broker.client.secured_broker import SecuredBroker
 
 DAY_MS = 86_400_000
@@ -56,7 +56,7 @@ def test_client_and_broker_accept_each_other(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "broker.pem")
     context.load_verify_locations(tmp_path / "ca.pem")
     broker = SecuredBroker(tls=context)
-    own = key_stores.identity((tmp_path / "alice.pem").read_bytes(), "", "alice.pem")
+    own = stores.identity_as_pem((tmp_path / "alice.pem").read_bytes(), "")
     tls = Tls((tmp_path / "ca.pem").read_bytes(), own.chain, own.key)
 
     async def work() -> None:
@@ -100,12 +100,10 @@ def test_stores_of_java() -> None:
     authority = Authority.new("CA", NOW_MS)
     issued = authority.issue("alice")
     store = pkcs12_store(issued, authority.certificate, "alice", "pw")
-    own = key_stores.identity(store, "pw", "alice.p12")
+    own = stores.identity_as_pem(store, "pw")
     assert own.chain == issued.certificate + authority.certificate
     assert own.key == issued.key
-    assert key_stores.trusted_certificates(pkcs12_trust(authority.certificate, "pw"), "pw", "trust.p12") == (
-        authority.certificate
-    )
+    assert stores.trusted_as_pem(pkcs12_trust(authority.certificate, "pw"), "pw") == authority.certificate
 
 
 @pytest.mark.parametrize("name", ["broker", "ca", "ca-key", "../x", "a/b", ".x"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import typer
 
-from barnabas.broker.cli.acls import planned, principals, resources, sentence
+from barnabas.broker.cli.acls import Which, Whom, planned, sentence
 from barnabas.broker.cli.app import main
-from barnabas.broker.cli.quotas import byte_rate, entity_of
-from barnabas.broker.client.acls import ALL, Acl, Pattern, Permission
+from barnabas.broker.cli.quotas import Whose, byte_rate
+from barnabas.broker.client.acls import Acl
 from barnabas.broker.client.permissions import Refusal
 from barnabas.broker.client.quotas import entity_text
+from barnabas.broker.security.acls.bindings import PatternType, PermissionType
 from barnabas.broker.security.operations import SUPPORTED_OPERATIONS, Operation, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -20,14 +21,14 @@ def plan(
     named: list[tuple[ResourceType, str]], *wanted: int, producer: bool = False, consumer: bool = False
 ) -> set[str]:
     found = planned(named, wanted, producer=producer, consumer=consumer)
-    return {f"{'ALL' if code == ALL else Operation(code).name} {kind.name} {name}" for code, kind, name in found}
+    return {f"{Operation(code).name} {kind.name} {name}" for code, kind, name in found}
 
 
 def test_an_operation_is_for_the_resources_that_have_it() -> None:
-    named = resources(["t"], ["g"], None, False)
+    named = Which(["t"], ["g"]).resources()
     assert plan(named, Operation.READ) == {"READ TOPIC t", "READ GROUP g"}
     assert plan(named, Operation.READ, Operation.WRITE) == {"READ TOPIC t", "READ GROUP g", "WRITE TOPIC t"}
-    assert plan(resources(None, None, None, True), ALL) == {"ALL CLUSTER kafka-cluster"}
+    assert plan(Which(cluster=True).resources(), Operation.ALL) == {"ALL CLUSTER kafka-cluster"}
 
 
 def test_roles() -> None:
@@ -51,7 +52,7 @@ def test_what_would_mean_nothing_is_refused(named: list[tuple[ResourceType, str]
 
 
 def test_principals() -> None:
-    assert principals(["alice", "User:CN=b", "CN=c,O=d"], True) == [
+    assert Whom(["alice", "User:CN=b", "CN=c,O=d"], everybody=True).principals() == [
         "User:alice",
         "User:CN=b",
         "User:CN=c,O=d",
@@ -60,14 +61,14 @@ def test_principals() -> None:
 
 
 def test_rules_in_words() -> None:
-    allow, deny = Permission.ALLOW, Permission.DENY
-    assert sentence(Acl("User:alice", allow, Operation.READ, TOPIC, "orders", Pattern.PREFIXED)) == (
+    allow, deny = PermissionType.ALLOW, PermissionType.DENY
+    assert sentence(Acl("User:alice", allow, Operation.READ, TOPIC, "orders", PatternType.PREFIXED)) == (
         "alice may READ topic orders..."
     )
-    assert sentence(Acl("User:*", deny, ALL, TOPIC, "*", Pattern.LITERAL, "10.0.0.1")) == (
+    assert sentence(Acl("User:*", deny, Operation.ALL, TOPIC, "*", PatternType.LITERAL, "10.0.0.1")) == (
         "everybody may not ALL any topic from 10.0.0.1"
     )
-    assert sentence(Acl("User:a", allow, Operation.ALTER, CLUSTER, "kafka-cluster", Pattern.LITERAL)) == (
+    assert sentence(Acl("User:a", allow, Operation.ALTER, CLUSTER, "kafka-cluster", PatternType.LITERAL)) == (
         "a may ALTER the cluster"
     )
 
@@ -115,5 +116,5 @@ def test_rates(text: str, expected: float) -> None:
 
 
 def test_entities() -> None:
-    assert entity_of("a", False, None, True, None, False) == {"user": "a", "client-id": None}
+    assert Whose("a", client_defaults=True).entity() == {"user": "a", "client-id": None}
     assert entity_text({"user": "a", "client-id": None}) == "user a, any client-id"

@@ -137,6 +137,20 @@ def test_pem_and_pkcs12_say_the_same(tmp_path: Path) -> None:
         client_context(security.tls)
 
 
+def test_pem_on_a_single_line() -> None:
+    """As in a properties file, where spaces stand for the ends of lines (KIP-651)."""
+    chain, key = (each.decode().replace("\n", " ") for each in (CHAIN, KEY))
+    tls = read(
+        security__protocol="SSL",
+        ssl__truststore__certificates=CA_PEM.decode().replace("\n", " "),
+        ssl__keystore__certificate__chain=chain,
+        ssl__keystore__key=key,
+    ).tls
+    assert tls is not None
+    assert (tls.trusted, tls.chain, tls.key) == (CA_PEM, CHAIN, KEY)
+    client_context(tls)
+
+
 def test_names_are_checked_unless_said() -> None:
     for key, value in (
         ("ssl__endpoint__identification__algorithm", ""),
@@ -163,7 +177,8 @@ def test_names_are_checked_unless_said() -> None:
             "the CA file /nowhere cannot be read: No such",
         ),
         ({"security__protocol": "SSL", "ssl__truststore__type": "BCFKS"}, "expected PEM or PKCS12"),
-        ({"security__protocol": "SSL", "ssl__truststore__certificates": "-----BEGIN X"}, "has no certificate"),
+        ({"security__protocol": "SSL", "ssl__truststore__certificates": "-----BEGIN X"}, "is neither PEM nor PKCS12"),
+        ({"security__protocol": "SSL", "ssl__truststore__certificates": KEY.decode()}, "has no certificate"),
         ({"security__protocol": "SSL", "ssl__key__pem": KEY.decode()}, "without its certificate"),
     ],
 )
@@ -175,10 +190,10 @@ def test_what_cannot_be_used(values: dict[str, str], told: str) -> None:
 @pytest.mark.parametrize(
     ("content", "password", "told"),
     [
-        (b"\xfe\xed\xfe\xed\0\0", "", "JKS store, which only Java reads: convert it with `keytool"),
-        (pkcs12_of(key=False), "another", "or its password is another one"),
+        (b"\xfe\xed\xfe\xed\0\0", "", "is a JKS store, which only Java reads; convert it: keytool"),
+        (pkcs12_of(key=False), "another", "cannot be read with this password"),
         (b"", "", "is empty"),
-        (b"anything", "", "is no PEM or PKCS12 store"),
+        (b"anything", "", "is neither PEM nor PKCS12"),
     ],
 )
 def test_stores_that_cannot_be_read(tmp_path: Path, content: bytes, password: str, told: str) -> None:

@@ -198,10 +198,10 @@ def _topic_partitions(names: Names) -> Message:
     return describe_topic_partitions.DescribeTopicPartitionsRequest(topics=[topic])
 
 
-def _list_offsets(names: Names) -> Message:
+def _list_offsets(names: Names, replica_id: int = -1) -> Message:
     partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
     topic = list_offsets.ListOffsetsTopic(name=names.topic, partitions=[partition])
-    return list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic])
+    return list_offsets.ListOffsetsRequest(replica_id=replica_id, topics=[topic])
 
 
 def _metadata(names: Names, *, by_id: bool = False, may_create: bool = False) -> Message:
@@ -332,6 +332,14 @@ CASES = (
         of_broker=True,
     ),
     Case("ListOffsets", 7, _list_offsets, {"Describe on Topic": _IN_PARTITIONS}),
+    Case(
+        "ListOffsets",
+        7,
+        lambda names: _list_offsets(names, KAFKA_BROKER_ID),
+        dict.fromkeys(("Describe on Topic", "ClusterAction on Cluster"), _IN_PARTITIONS),
+        error=TOPIC,
+        of_broker=True,
+    ),
     Case("Metadata", 9, _metadata, {"Describe on Topic": ("topics.error_code",)}),
     Case(
         "Metadata",

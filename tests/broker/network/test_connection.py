@@ -66,6 +66,9 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits stay as they are."""
+
     def pause_reading(self) -> None:
         assert self.reading
         self.reading = False

@@ -1,5 +1,6 @@
 """Key stores and trust stores: each format, and a line that names the key for each that cannot be used."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from barnabas.broker.security.tls.errors import TlsConfigError
 from barnabas.broker.security.tls.key_stores import StoreSettings, load_key_store, load_trust_store
+from barnabas.broker.security.tls.stores import as_pem, entries
 from tests.support.certificates import Authority, chain_of, encrypted_key, pkcs12_of
+
+SHORT_KEY = bytes.fromhex("300f020100300506032b657004030401" + "07")
+"""A key of Ed25519 that has one byte: cryptography's own error."""
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ def test_a_jks_store_is_refused_with_the_command_that_converts_it(tmp_path: Path
         load_key_store(key_settings(location=str(path), password="secret"))
     assert str(error.value) == (
         f"ssl.keystore.location: {path} is a JKS store, which only Java reads; convert it: keytool -importkeystore"
-        f" -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
+        " -srckeystore FILE.jks -destkeystore FILE.p12 -deststoretype PKCS12"
     )
 
 
@@ -99,6 +104,8 @@ def test_refusals_name_the_key(authority: Authority) -> None:
     pem.write_text(key + chain)
     p12.write_bytes(pkcs12_of(leaf, "secret"))
     text.write_text("no store")
+    pipe = authority.directory / "pipe"
+    os.mkfifo(pipe)  # nobody writes to it
     for settings, told in (
         ({"location": "/nowhere"}, "ssl.keystore.location: cannot read /nowhere: No such file"),
         ({"location": str(text)}, "neither PEM nor PKCS12"),
@@ -107,7 +114,7 @@ def test_refusals_name_the_key(authority: Authority) -> None:
         ({"location": str(pem), "password": "secret"}, "ssl.keystore.password is set, but a PEM store has no password"),
         ({"location": str(pem), "key_password": "x"}, "is not encrypted: leave out ssl.key.password"),
         ({"location": str(p12)}, "ssl.keystore.location is set, but ssl.keystore.password is not"),
-        ({"location": str(p12), "password": "wrong"}, "cannot be read with ssl.keystore.password"),
+        ({"location": str(p12), "password": "wrong"}, "cannot be read with this password (ssl.keystore.password)"),
         ({"password": "secret"}, "ssl.keystore.password is set, but ssl.keystore.location is not"),
         ({"private_key": key}, "ssl.keystore.key is set, but ssl.keystore.certificate.chain is not"),
         ({"private_key": key, "certificates": chain_of(other)}, "does not belong to the private key"),
@@ -116,7 +123,10 @@ def test_refusals_name_the_key(authority: Authority) -> None:
             {"private_key": encrypted_key(leaf, "open"), "certificates": chain, "key_password": "wrong"},
             "cannot be read with ssl.key.password",
         ),
-        ({"private_key": key, "certificates": "none"}, "ssl.keystore.certificate.chain: no CERTIFICATE in PEM"),
+        ({"private_key": as_pem("PRIVATE KEY", SHORT_KEY).decode(), "certificates": chain}, "cannot be read"),
+        ({"private_key": key, "certificates": "none"}, "ssl.keystore.certificate.chain has no certificate"),
+        ({"location": str(authority.directory)}, "is not a file"),
+        ({"location": str(pipe)}, "is not a file"),
     ):
         with pytest.raises(TlsConfigError) as error:
             load_key_store(key_settings(**settings))
@@ -124,6 +134,11 @@ def test_refusals_name_the_key(authority: Authority) -> None:
         assert "\n" not in str(error.value)
         for secret in ("secret", "wrong", key):
             assert secret not in str(error.value).replace("/secret", "")
+
+
+def test_pem_without_an_end_is_read_at_once() -> None:
+    """A regular expression that could match it in many ways would never be done."""
+    assert entries(b"-----BEGIN A-----" + b"a: b\n\n\n" * 10_000 + b"-----END B-----") == []
 
 
 def test_settings_show_no_secret() -> None:

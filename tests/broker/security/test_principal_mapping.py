@@ -53,7 +53,32 @@ def test_no_rule_applies() -> None:
         PrincipalMapping("RULE:^CN=nobody$/x/").apply(ALICE)
 
 
-@pytest.mark.parametrize("rules", ["RULE:(/x/", "RULE:x", "DEFAULTS", "RULE:a/b/X", "RULE:a/$/", "RULE:a/$x/"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "RULE:(/x/",
+        "RULE:x",
+        "DEFAULTS",
+        "RULE:a/b/X",
+        "RULE:a/$/",
+        "RULE:a/$x/",
+        f"RULE:a{{{10**12}}}/x/",
+        f"RULE:{'(' * 5_000}{')' * 5_000}/x/",
+    ],
+    ids=lambda rules: rules[:20],
+)
 def test_rules_that_cannot_be_used(rules: str) -> None:
     with pytest.raises(TlsConfigError, match=r"ssl\.principal\.mapping\.rules"):
         PrincipalMapping(rules)
+
+
+@pytest.mark.parametrize("name", ["", "30", "3003", "3005310330", "30053103300106", "300b3109300706028080130141", "31"])
+def test_bytes_that_are_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"element|identifier|values to unpack"):
+        subject_name(bytes.fromhex(name))
+
+
+def test_a_certificate_that_cannot_be_read() -> None:
+    """OpenSSL may accept one that cryptography does not: the connection ends as without a rule for it."""
+    with pytest.raises(NoMatchingRule, match="cannot be read"):
+        PrincipalMapping("DEFAULT").principal_of(b"0\x00")

@@ -12,7 +12,6 @@ from barnabas.broker.security.acls.bindings import (
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
-    AclOperation,
     PatternType,
     PermissionType,
     ResourcePattern,
@@ -36,7 +35,7 @@ EVERYTHING = AclBindingFilter(ResourcePatternFilter(ANY, ANY, None), None, None,
 
 def acl(number: int, pattern: ResourcePattern = TOPIC, principal: str = "") -> AclBinding:
     who = principal or f"User:{number}"
-    return AclBinding(pattern, AccessControlEntry(who, "*", AclOperation.READ, PermissionType.ALLOW))
+    return AclBinding(pattern, AccessControlEntry(who, "*", Operation.READ, PermissionType.ALLOW))
 
 
 @asynccontextmanager
@@ -168,7 +167,7 @@ async def test_acls_with_operations_of_a_newer_kafka_stay(clock: ManualClock) ->
         await session.create("/kafka-acl/Topic/t", encode_acls([strange]))
         assert await errors_of(acls, acl(1)) == [None]
         assert await acls.describe(EVERYTHING) == {TOPIC: [acl(1).entry]}
-        reading = EVERYTHING._replace(operation=AclOperation.READ)
+        reading = EVERYTHING._replace(operation=Operation.READ)
         assert [each.binding for each in (await acls.delete([reading]))[0]] == [acl(1)]
         assert (await session.get("/kafka-acl/Topic/t"))[0] == encode_acls([strange])
         assert await acls.describe(EVERYTHING) == {}

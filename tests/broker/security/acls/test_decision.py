@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from barnabas.broker.security.acls.bindings import (
     AccessControlEntry,
-    AclOperation,
     PatternType,
     PermissionType,
     ResourcePattern,
@@ -19,7 +18,7 @@ from barnabas.broker.security.operations import SUPPORTED_OPERATIONS, Operation,
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = PermissionType.ALLOW, PermissionType.DENY
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
-READ, WRITE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.ALL
+READ, WRITE, ALL = Operation.READ, Operation.WRITE, Operation.ALL
 ALICE, BOB, EVERYBODY = "User:alice", "User:bob", "User:*"
 HOST, OTHER_HOST = "192.168.1.1", "192.168.1.2"
 
@@ -29,7 +28,7 @@ Acl = tuple[ResourcePattern, AccessControlEntry]
 def acl(
     permission: PermissionType,
     principal: str,
-    operation: AclOperation,
+    operation: Operation,
     name: str,
     *,
     pattern: PatternType = LITERAL,
@@ -75,19 +74,19 @@ def test_a_denial_has_precedence() -> None:
 @pytest.mark.parametrize(
     ("given_operation", "implied"),
     [
-        (AclOperation.READ, {Operation.READ, Operation.DESCRIBE}),
-        (AclOperation.WRITE, {Operation.WRITE, Operation.DESCRIBE}),
-        (AclOperation.DELETE, {Operation.DELETE, Operation.DESCRIBE}),
-        (AclOperation.ALTER, {Operation.ALTER, Operation.DESCRIBE}),
-        (AclOperation.DESCRIBE, {Operation.DESCRIBE}),
-        (AclOperation.CREATE, {Operation.CREATE}),
-        (AclOperation.ALTER_CONFIGS, {Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS}),
-        (AclOperation.DESCRIBE_CONFIGS, {Operation.DESCRIBE_CONFIGS}),
-        (AclOperation.ALL, set(SUPPORTED_OPERATIONS[TOPIC])),
-        (AclOperation.UNKNOWN, set()),
+        (Operation.READ, {Operation.READ, Operation.DESCRIBE}),
+        (Operation.WRITE, {Operation.WRITE, Operation.DESCRIBE}),
+        (Operation.DELETE, {Operation.DELETE, Operation.DESCRIBE}),
+        (Operation.ALTER, {Operation.ALTER, Operation.DESCRIBE}),
+        (Operation.DESCRIBE, {Operation.DESCRIBE}),
+        (Operation.CREATE, {Operation.CREATE}),
+        (Operation.ALTER_CONFIGS, {Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS}),
+        (Operation.DESCRIBE_CONFIGS, {Operation.DESCRIBE_CONFIGS}),
+        (Operation.ALL, set(SUPPORTED_OPERATIONS[TOPIC])),
+        (Operation.UNKNOWN, set()),
     ],
 )
-def test_operations_that_include_others(given_operation: AclOperation, implied: set[Operation]) -> None:
+def test_operations_that_include_others(given_operation: Operation, implied: set[Operation]) -> None:
     """In ACLs that allow; one that denies is for its own operation."""
     operations = SUPPORTED_OPERATIONS[TOPIC]
     assert {each for each in operations if allows([acl(ALLOW, ALICE, given_operation, "foo")], each)} == implied
@@ -202,7 +201,7 @@ ACLS = st.lists(
         acl,
         st.sampled_from([ALLOW, DENY]),
         st.sampled_from([ALICE, BOB, EVERYBODY]),
-        st.sampled_from([ALL, *map(AclOperation, SUPPORTED_OPERATIONS[TOPIC])]),
+        st.sampled_from([ALL, *map(Operation, SUPPORTED_OPERATIONS[TOPIC])]),
         NAMES,
         pattern=st.sampled_from([LITERAL, PREFIXED]),
         host=st.sampled_from([HOST, OTHER_HOST, "*"]),

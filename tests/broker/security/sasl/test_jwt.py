@@ -9,7 +9,7 @@ import pytest
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 
-from barnabas.broker.security.sasl.jwt import Claims, JwtValidator
+from barnabas.broker.security.sasl.jwt import Claims, JwtValidator, check_claims
 from barnabas.broker.security.sasl.oauthbearer import InvalidToken, Token
 from barnabas.broker.security.sasl.unsecured_jwt import UnsecuredJwtValidator
 from barnabas.clock import ManualClock
@@ -178,6 +178,16 @@ async def test_claims(claims: dict[str, Any], is_valid: bool) -> None:
             await validator(EXPECTED).validate(token)
 
 
+@pytest.mark.parametrize(("name", "is_valid"), [("whole \U0001f600", True), ("half \ud83d", False)])
+async def test_half_a_character(name: str, is_valid: bool) -> None:
+    """JSON can have one: a name with it could be in no znode, and in no log."""
+    if is_valid:
+        assert check_claims({**CLAIMS, "sub": name}, Claims(), NOW_S * 1000).principal == name
+    else:
+        with pytest.raises(InvalidToken, match="sub"):
+            check_claims({**CLAIMS, "sub": name}, Claims(), NOW_S * 1000)
+
+
 async def test_unexpected_audience() -> None:
     """A token for somebody is refused where no audience is configured, as by jose4j."""
     with pytest.raises(InvalidToken, match="audience"):
@@ -211,6 +221,7 @@ async def test_unsecured() -> None:
         unsecured({**claims, "exp": None}),
         unsecured({**claims, "exp": 1e300}),
         unsecured({**claims, "user": 5}),
+        unsecured({**claims, "user": "half \ud83d"}),
         unsecured(claims, {"alg": "RS256"}),
         unsecured(claims, signature="eA"),
         unsecured([]),
