@@ -56,9 +56,9 @@ def _prepare_other_languages() -> None:
     except BuildFailed as problem:
         sys.exit(str(problem))
     try:
-        for folder in (COMPAT_TESTS / "go_clients", COMPAT_TESTS / "security" / "clients" / "drivers"):
+        for programs in (COMPAT_TESTS / "go_clients", COMPAT_TESTS / "security" / "clients" / "drivers"):
             for name in ("franz_go", "sarama"):
-                go_program(folder / name)
+                go_program(programs / name)
         go_program(COMPAT_TESTS / "go_clients" / "franz_go", of_tests=True)
     except ToolchainMissing as missing:
         say(f"{missing}: its tests will be skipped")

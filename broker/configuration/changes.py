@@ -180,7 +180,7 @@ class ConfigChanges:
                 decoded = self._decoded(current)
                 after = new_overrides(resource, decoded)
                 self._check_broker_configs(after, per_broker=name != DEFAULT_ENTITY)
-                sasl_changes.check(decoded, after, self._listener_names())
+                sasl_changes.check(decoded, after)
             else:
                 self._check_topic_configs(name, overrides)
             return {key: encoded.get(key, text) for key, text in overrides.items()}
@@ -206,9 +206,6 @@ class ConfigChanges:
         if self._passwords is None or self._threads is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Passwords cannot be stored")
         return await self._threads.call(self._passwords.encode, plain)
-
-    def _listener_names(self) -> list[str]:
-        return [listener.name for listener in self._topic_configs.levels().static.listeners]
 
     def _decoded(self, overrides: Overrides) -> Overrides:
         return overrides if self._passwords is None else self._passwords.decoded(overrides)

@@ -1,14 +1,13 @@
 """What AlterConfigs may change of a broker's SASL.
 
-Source: DynamicListenerConfig of Kafka (KIP-226). The keys may change for the broker, and for listeners that it does not
-have yet; those of a listener keep their values as long as it exists. A change applies at the next start. Neither
-classes nor commands are taken: a line of `sasl.jaas.config` must name a login module of Kafka's, which stands for what
-happens here.
+Source: DynamicListenerConfig of Kafka (KIP-226). The keys may change for the broker, and with the prefix of a listener;
+a change applies at the next start. Neither classes nor commands are taken: a line of `sasl.jaas.config` must name a
+login module of Kafka's, which stands for what happens here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from barnabas.broker.configuration.definitions import PER_BROKER
@@ -30,25 +29,11 @@ def is_dynamic(name: str) -> bool:
     return key is not None and key.name in SASL_DYNAMIC_KEYS
 
 
-def check(before: Mapping[str, str], after: Mapping[str, str], listeners: Iterable[str]) -> None:
-    """Check a change of the dynamic keys of a broker that has these listeners. Raises ApiError(INVALID_REQUEST)."""
-    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    names = sorted(filter(is_dynamic, changed))
-    for name in names:
-        listener = _listener_of(name)
-        if listener is not None and listener in (each.lower() for each in listeners):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Configs cannot be updated dynamically for existing listener {listener.upper()}, restart broker or"
-                f" create a new listener for update: [{name}]",
-            )
-        if name in after and name.endswith(JAAS):
+def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check a change of the dynamic keys of a broker. Raises ApiError(INVALID_REQUEST)."""
+    for name in sorted(after):
+        if name.endswith(JAAS) and after[name] != before.get(name):
             _check_line(name, after[name])
-
-
-def _listener_of(name: str) -> str | None:
-    """The listener whose prefix a key has, in lower case."""
-    return name.removeprefix(LISTENER_PREFIX).partition(".")[0].lower() if name.startswith(LISTENER_PREFIX) else None
 
 
 def _check_line(name: str, line: str) -> None:

@@ -18,15 +18,8 @@ REALMS: Final = (REALM, "OTHER", "")
 FORMATS: Final = ("$1", "$1@$0", "$1-$2", "$2.$1", "x$1$1", "$0")
 PATTERNS: Final = ("", "(.*)", "(.*@OTHER)", "([a-z]+)", "(admin-.*)", "(x)")
 SUBSTITUTIONS: Final = (
-    "",
-    "s/@.*//",
-    "s/a/o/",
-    "s/a/o/g",
-    "s/admin-(.*)/$1/",
-    "s/b*/-/g",
-    "s/(a)(.)/$2$1/g",
-    r"s/a/\$/",
-)
+    "", "s/@.*//", "s/a/o/", "s/a/o/g", "s/admin-(.*)/$1/", "s/b*/-/g", "s/(a)(.)/$2$1/g", r"s/a/\$/",
+)  # fmt: skip
 CASES: Final = ("", "/L", "/U", "L")
 BROKEN: Final = ("RULE:[1:$1", "RULE:[x:$1]", "rule", "RULE:[1:$1]s/a/b", "DEFAULTS", "RULE:[1:$1](a")
 NONE: Final = "none"

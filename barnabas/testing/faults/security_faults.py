@@ -274,14 +274,13 @@ def _denial(principal: str, operation: str, kind: str, name: str) -> AclBinding:
         WILDCARD,
         AccessControlEntry,
         AclBinding,
-        AclOperation,
         PatternType,
         PermissionType,
         ResourcePattern,
     )
-    from barnabas.broker.security.operations import ResourceType
+    from barnabas.broker.security.operations import Operation, ResourceType
 
-    named = {each.name.replace("_", ""): each for each in AclOperation if each is not AclOperation.UNKNOWN}
+    named = {each.name.replace("_", ""): each for each in Operation if each is not Operation.UNKNOWN}
     found = named.get(operation.upper().replace("_", ""))
     if found is None:
         known = ", ".join(each.name for each in named.values())

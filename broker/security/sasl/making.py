@@ -184,7 +184,18 @@ def _make_oauthbearer(value_of: ValueOf, sources: Sources) -> Mechanism:
             return oauthbearer.OAuthBearer(UnsecuredJwtValidator(options, sources.clock).validate)
         except ValueError as error:
             raise MechanismError(f"{JAAS_KEY} for OAUTHBEARER: {error}") from error
+    refuse_tls_options(options)
     return _make_secured(url, value_of, sources)
+
+
+def refuse_tls_options(options: Mapping[str, str]) -> None:
+    """Refuse the options by which Kafka's connections to an issuer have key stores of their own. Raises
+    MechanismError."""
+    if any(option.startswith("ssl.") for option in options):
+        raise MechanismError(
+            f"{JAAS_KEY} for OAUTHBEARER: the options ssl. have no effect; the certificates of this machine, or of the"
+            " file in the variable SSL_CERT_FILE, are trusted"
+        )
 
 
 def _make_secured(url: str, value_of: ValueOf, sources: Sources) -> Mechanism:

@@ -18,6 +18,7 @@ from barnabas.broker.security.sasl.making import (
     ValueOf,
     make_listener,
     options_of,
+    refuse_tls_options,
     value_of_mechanism,
 )
 from barnabas.broker.security.sasl.mechanism import ClientMechanism
@@ -141,11 +142,7 @@ def _endpoint(url: str, value_of: ValueOf, options: Mapping[str, str], clock: Cl
             " them"
         )
     scope = value_of(f"{_OAUTH}.scope") or options.get("scope", "").strip()
-    if any(option.startswith("ssl.") for option in options):
-        raise MechanismError(
-            f"{JAAS_KEY} for OAUTHBEARER: the options ssl. have no effect; the certificates of this machine, or of the"
-            " file in the variable SSL_CERT_FILE, are trusted"
-        )
+    refuse_tls_options(options)
     credentials = ClientCredentials(client_id, client_secret, scope)
     timeouts_s = [
         FETCH_TIMEOUT_S if timeout_ms is None else timeout_ms / 1000

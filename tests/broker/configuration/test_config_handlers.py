@@ -375,7 +375,6 @@ def test_broker_configs_at_both_levels(cluster: Cluster) -> None:
         ("1", ("ssl.keystore.location", SET, "/x"), ErrorCode.INVALID_REQUEST, "using the listener prefix"),
         ("", ("listener.name.a.ssl.keystore.location", SET, "/x"), ErrorCode.INVALID_REQUEST, "belong to single"),
         ("1", ("listener.name.a.plain.sasl.jaas.config", SET, "x"), ErrorCode.INVALID_REQUEST, "a control flag"),
-        ("1", ("listener.name.plaintext.sasl.enabled.mechanisms", SET, "PLAIN"), ErrorCode.INVALID_REQUEST, "existing"),
         ("1", ("listener.name.a.plain.sasl.login.class", SET, "x"), ErrorCode.INVALID_REQUEST, "dynamically"),
         ("1", ("log.retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG, "log.retention.ms"),
     ],

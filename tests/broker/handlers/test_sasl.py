@@ -342,6 +342,9 @@ async def test_oauthbearer(tmp_path: Path) -> None:
 
 
 PLAIN_HANDLER: Final = "org.apache.kafka.common.security.plain.internals.PlainServerCallbackHandler"
+OAUTHBEARER_LINE: Final = jaas.LoginModule(
+    jaas.OAUTHBEARER_LOGIN_MODULE, options={"ssl.truststore.location": "/x"}
+).line()
 SCRAM_LINE: Final = jaas.LoginModule(jaas.SCRAM_LOGIN_MODULE).line()
 
 
@@ -357,6 +360,14 @@ SCRAM_LINE: Final = jaas.LoginModule(jaas.SCRAM_LOGIN_MODULE).line()
         (
             {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "ftp://x"},
             "not a URL that begins with",
+        ),
+        (
+            {
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": "https://x/",
+                "listener.name.clients.oauthbearer.sasl.jaas.config": OAUTHBEARER_LINE,
+            },
+            "SSL_CERT_FILE",
         ),
         ({"sasl.server.callback.handler.class": "a.B"}, "other Java classes cannot be loaded"),
         (
