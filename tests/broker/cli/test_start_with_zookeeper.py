@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.certificates import Authority
 from tools.processes import children
 from tools.processes.barnabas import BarnabasProcess, BarnabasZooKeeper
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 
@@ -62,6 +64,28 @@ def test_start_with_tls_and_a_login(server: BarnabasZooKeeper, tmp_path: Path) -
         assert broker.node_id >= 0
         for process in (broker, server):
             assert "right-password" not in process.log_text()
+
+
+@pytest.mark.full
+def test_two_brokers_share_a_login(server: BarnabasZooKeeper, tmp_path: Path) -> None:
+    """One is killed: the other leads, and the killed one ends its former session and writes what the other has made."""
+    keys = {
+        "zookeeper.connect": f"{server.address}/kafka",
+        "zookeeper.set.acl": "true",
+        "java.security.auth.login.config": login(tmp_path, "right-password"),
+        "offsets.topic.replication.factor": "1",
+    }
+    with BarnabasProcess({**keys, "node.id": "1"}) as one, BarnabasProcess({**keys, "node.id": "2"}) as other:
+        client = AdminClient({"bootstrap.servers": other.bootstrap_servers})
+        client.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result(PATIENCE_S)
+        wait_until(lambda: client.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions[0].leader == 1)
+        one.kill()
+        one.start()
+        assert "ended the session that this broker's last run left open" in one.log_text()
+        client = AdminClient({"bootstrap.servers": one.bootstrap_servers})
+        client.create_topics([NewTopic("u", 1, replica_assignment=[[2, 1]])])["u"].result(PATIENCE_S)
+        other.kill()
+        wait_until(lambda: client.list_topics("u", timeout=PATIENCE_S).topics["u"].partitions[0].leader == 1)
 
 
 def test_refused_login_is_reported_in_one_line(server: BarnabasZooKeeper, tmp_path: Path) -> None:
