@@ -60,7 +60,9 @@ def realm() -> Iterator[KerberosServer]:
     try:
         kerberos.find_package()
         server = KerberosServer()
-    except (ImportError, KerberosMissing) as missing:
+    except ImportError as missing:
+        tool_missing(f"{missing} (barnabas[kerberos])")
+    except KerberosMissing as missing:
         tool_missing(missing)
     with server:
         yield server
