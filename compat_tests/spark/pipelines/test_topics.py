@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from barnabas.spark_examples import sample
 from barnabas.spark_examples.archive_log import LOG_FOLDER
@@ -335,6 +336,19 @@ def printed_commands() -> list[tuple[str, str]]:
     return [*of_make, *((name, given) for name, given in of_python if name in NEEDED), *of_submit]
 
 
+@pytest.fixture
+def printed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of `serve --secure` that the commands name, and a password where one would be asked for."""
+    authority = trustme.CA().cert_pem
+    authority.write_to_path(tmp_path / "ca.pem")
+    properties = f"bootstrap.servers=broker:9092\nsecurity.protocol=SSL\nssl.ca.location={tmp_path / 'ca.pem'}\n"
+    (tmp_path / "data" / "secure").mkdir(parents=True)
+    (tmp_path / "data" / "secure" / "client.properties").write_text(properties)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BARNABAS_PASSWORD", "of alice")
+
+
+@pytest.mark.usefixtures("printed_files")
 @pytest.mark.parametrize(("name", "arguments"), printed_commands())
 def test_options_that_pipelines_print(name: str, arguments: str) -> None:
     """Those of `make spark NAME=...`, of Python and of spark-submit, with other values."""
