@@ -161,7 +161,7 @@ def show(
             raise ClientError(f"cannot read {path}: {error.strerror}") from error
         try:
             found = x509.load_pem_x509_certificates(trusted_certificates(content, password, str(path)))
-        except ValueError as error:
+        except (ValueError, x509.InvalidVersion) as error:
             raise ClientError(f"{path} has a certificate that cannot be read") from error
         described += [_description(path, each, now) for each in found]
     if as_json:

@@ -15,6 +15,9 @@ Parts = list[bytes | bytearray | memoryview | FileRegion]
 GATHERED_BYTES_MAX: Final = 64 * 1024
 """Gathered responses of this size are sent: waiting for more gains nothing."""
 
+HIGH_WATER_BYTES: Final = 64 * 1024
+"""The unsent bytes beyond which asyncio's and uvloop's transports are full."""
+
 ENCRYPTED_BYTES_MAX: Final = 256 * 1024
 """The bytes of a response from files that are encrypted in one turn of the event loop: a third of a millisecond."""
 
@@ -166,7 +169,7 @@ class ReplyQueue:
         else:
             self._last_sent_bytes = size
             self.transport.writelines(parts)
-            if self.transport.get_write_buffer_size() and not self.is_transport_full:
+            if not self.is_transport_full and self.transport.get_write_buffer_size() > HIGH_WATER_BYTES:
                 # writelines() of asyncio 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 does not call pause_writing()
                 # (CVE-2024-12254); this does. The limits stay the default ones.
                 self.transport.set_write_buffer_limits()

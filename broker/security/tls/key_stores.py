@@ -263,7 +263,7 @@ def _certificates(pem: bytes, name: str) -> tuple[x509.Certificate, ...]:
         return tuple(map(x509.load_der_x509_certificate, stores.certificates_in(pem)))
     except StoreError as error:
         raise TlsConfigError(f"{name} {error}") from error
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise TlsConfigError(f"{name} has a certificate that cannot be read") from error
 
 

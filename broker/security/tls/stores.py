@@ -92,11 +92,14 @@ class Pkcs12(NamedTuple):
         if self.key is None or self.certificate is None:
             raise StoreError("has no private key with a certificate")
         chain = [self.certificate]
-        while (last := chain[-1]).issuer != last.subject:
-            issuer = next((each for each in self.others if each.subject == last.issuer and each not in chain), None)
-            if issuer is None:
-                break
-            chain.append(issuer)
+        try:
+            while (last := chain[-1]).issuer != last.subject:
+                issuer = next((each for each in self.others if each.subject == last.issuer and each not in chain), None)
+                if issuer is None:
+                    break
+                chain.append(issuer)
+        except ValueError as error:
+            raise StoreError("has a certificate with a name that cannot be read") from error
         return tuple(chain)
 
 
@@ -162,10 +165,11 @@ def open_pkcs12(content: bytes, password: str | None) -> Pkcs12:
     """The content of a PKCS12 store. Raises StoreError."""
     from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import pkcs12
+    from cryptography.x509 import InvalidVersion
 
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError, InvalidVersion) as error:
         reason = "without a password" if password is None else "with this password"
         raise StoreError(f"cannot be read {reason}") from error
     others = tuple(each.certificate for each in store.additional_certs)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from barnabas.broker.security.tls.errors import TlsConfigError
 from barnabas.broker.security.tls.key_stores import StoreSettings, load_key_store, load_trust_store
-from barnabas.broker.security.tls.stores import as_pem, entries
+from barnabas.broker.security.tls.stores import as_pem, certificates_in, entries
 from tests.support.certificates import Authority, chain_of, encrypted_key, pkcs12_of
 
 SHORT_KEY = bytes.fromhex("300f020100300506032b657004030401" + "07")
@@ -139,6 +139,15 @@ def test_refusals_name_the_key(authority: Authority) -> None:
 def test_pem_without_an_end_is_read_at_once() -> None:
     """A regular expression that could match it in many ways would never be done."""
     assert entries(b"-----BEGIN A-----" + b"a: b\n\n\n" * 10_000 + b"-----END B-----") == []
+
+
+def test_a_certificate_of_an_unknown_version(authority: Authority) -> None:
+    """Found by the fuzzer: cryptography has an error of its own for it."""
+    [certificate] = certificates_in(authority.pem.encode())
+    newer = certificate.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020122"), 1)
+    assert newer != certificate
+    with pytest.raises(TlsConfigError, match="has a certificate that cannot be read"):
+        load_trust_store(trust_settings(certificates=as_pem("CERTIFICATE", newer).decode()))
 
 
 def test_settings_show_no_secret() -> None:
