@@ -420,7 +420,6 @@ class Parts:
                 config.number("delegation.token.max.lifetime.ms"), config.number("delegation.token.expiry.time.ms")
             ),
             foundation.clock,
-            foundation.network_clock,
             foundation.environment.threads,
             foundation.environment.random_bytes,
         )

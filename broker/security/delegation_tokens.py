@@ -135,7 +135,6 @@ class DelegationTokens:
         secret_key: `delegation.token.secret.key`.
         lifetimes: the times of new and renewed tokens.
         clock: tells what has expired.
-        session_clock: that by which sessions end.
         threads: derive credentials.
         random_bytes: for ids and salts.
     """
@@ -146,7 +145,6 @@ class DelegationTokens:
         secret_key: str,
         lifetimes: Lifetimes,
         clock: Clock,
-        session_clock: Clock,
         threads: Threads,
         random_bytes: Callable[[int], bytes],
         limits: TokenLimits = LIMITS,
@@ -155,7 +153,6 @@ class DelegationTokens:
         self._secret_key = secret_key.encode()
         self._lifetimes = lifetimes
         self._clock = clock
-        self._session_clock = session_clock
         self._threads = threads
         self._random_bytes = random_bytes
         self._limits = limits
@@ -262,8 +259,8 @@ class DelegationTokens:
             )
 
     async def find(self, mechanism: str, token_id: str) -> Found | None:
-        """The credential of a token for a mechanism of SCRAM, and the identity of its owner, whose expiry is a time of
-        the clock of sessions; None if there is no such token, or if it has expired."""
+        """The credential of a token for a mechanism of SCRAM, and the identity of its owner; None if there is no such
+        token, or if it has expired."""
         token = self.repository.tokens.get(token_id)
         if token is None or has_expired(token, self._clock.now_ms()):
             return None
@@ -276,5 +273,4 @@ class DelegationTokens:
                 return None
             credential = self._credentials.setdefault(token_id, {}).setdefault(mechanism, credential)
         name = token.owner.partition(":")[2]
-        expires_ms = self._session_clock.now_ms() + token.expiry_timestamp_ms - self._clock.now_ms()
-        return Found(credential, Identity(name, is_token=True, expires_ms=expires_ms))
+        return Found(credential, Identity(name, is_token=True, expires_ms=token.expiry_timestamp_ms))

@@ -427,6 +427,9 @@ SAMPLES = {
     "broker.id": "7",
     "inter.broker.listener.name": "PLAINTEXT",
     "barnabas.http.address": "127.0.0.1:1",
+    "barnabas.zookeeper.digest": "barnabas:secret",
+    "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+    "zookeeper.ssl.protocol": "TLSv1.3",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
 """Of keys whose default is none, or not what is set."""

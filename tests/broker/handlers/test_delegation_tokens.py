@@ -33,7 +33,7 @@ from barnabas.wire.messages.describe_delegation_token import (
 from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.broker.running import ENVIRONMENT, running
+from tests.broker.running import running
 from tests.broker.sasl_clients import ALICE, BOB, Wire, sasl_listener, wire
 from tests.support.fake_authorizer import FakeAuthorizer
 
@@ -169,15 +169,6 @@ async def test_a_renewed_token_prolongs_a_session(tmp_path: Path) -> None:
             assert (await executor.log_in(token_login(token))).session_lifetime_ms == DAY_MS
             clock_of(broker).advance(60_001)
             assert (await executor.ask(MetadataRequest(topics=[]), 9)).brokers
-
-
-async def test_a_session_lasts_as_long_by_another_clock(tmp_path: Path) -> None:
-    """Tests may move the clock of the broker, and not that of its connections."""
-    environment = replace(ENVIRONMENT, socket_clock=ManualClock(5_000))
-    async with running(tmp_path, environment, **CONFIGS) as broker, client_of(broker, ALICE) as alice:
-        token = await create(alice, lifetime_ms=60_000)
-        async with wire(broker) as executor:
-            assert (await executor.log_in(token_login(token))).session_lifetime_ms == 60_000
 
 
 async def test_a_session_of_a_token_may_not_ask_for_tokens(tmp_path: Path) -> None:
