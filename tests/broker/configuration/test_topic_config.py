@@ -448,6 +448,8 @@ def test_each_key_that_is_set_is_told_as_set(layer: str) -> None:
     """Also to its default (ConfigHelper.createBrokerConfigEntry). Those that cannot be set are refused."""
     told = 0
     for name, key in BROKER_KEYS.items():
+        if layer == "environ" and not name.islower():
+            continue  # variables have no lower case
         default = to_text(key.default)
         text = SAMPLES.get(name, "1" if default is None else default)
         resolution = resolve(**arguments(layer, name, text))
