@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import stat
 from pathlib import Path
@@ -22,7 +23,7 @@ from barnabas.broker.cli.secure import (
     secure,
     write_client_files,
 )
-from barnabas.broker.cli.secure_clients import instructions
+from barnabas.broker.cli.secure_clients import instructions, spark_options
 from barnabas.broker.cli.serve import parser
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.security import UserLogin
@@ -144,6 +145,16 @@ def test_each_client_has_lines_to_paste(tmp_path: Path) -> None:
         assert client in told
     assert told.count(account.password) >= 7
     assert '"h:1", "[::1]:2"' in told
+
+
+def test_the_lines_of_spark_are_python(tmp_path: Path) -> None:
+    """They begin at the margin, where a prompt takes them."""
+    account = accounts(secured(tmp_path), "h:1,[::1]:2")["client"]
+    lines = instructions(account, "/secure", None).partition("Spark (Python):\n")[2]
+    settings, records = ast.parse(lines).body
+    assert isinstance(settings, ast.Assign)
+    assert ast.literal_eval(settings.value) == spark_options(account)
+    assert ast.unparse(records).startswith("records = spark.read.format('kafka')")
 
 
 @pytest.mark.parametrize(
