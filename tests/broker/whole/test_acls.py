@@ -158,6 +158,8 @@ print(*sorted(name for name in sys.modules if name.startswith("barnabas.") and "
         "barnabas.broker.security.acls",
         "barnabas.broker.security.acls.bindings",
         "barnabas.controller.acl_znodes",
+        # The ACLs of znodes, which the store of the metadata has.
+        "barnabas.controller.coordination.acl",
     }
 
 
