@@ -387,6 +387,10 @@ ELSEWHERE = {
         "compat_tests/java_tools/test_acls.py::test_conveniences_for_producers_and_consumers",
         "--producer",
     ),
+    r"kafka-delegation-tokens.sh ": (
+        "compat_tests/java_tools/test_delegation_tokens.py::test_a_token_from_its_creation_to_its_end",
+        "--max-life-time-period",
+    ),
     r"(barnabas (users|acls|quotas|certificates) |barnabas topics list --user )": (
         "compat_tests/security/test_commands_of_pages.py::commands_of",
         "barnabas ",

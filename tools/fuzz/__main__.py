@@ -10,6 +10,7 @@ A finding (tools/fuzz/session.py) is written to tests/fuzz/corpus/TARGET/, from 
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("mutation", "atheris"), default="mutation")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="where findings are kept")
     options = parser.parse_args(arguments)
+    logging.getLogger("barnabas").setLevel(logging.CRITICAL)  # each refused login has a line
     chosen = list(targets(options.targets))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
     seconds = options.seconds / len(chosen)

@@ -7,7 +7,6 @@ input means the same each time.
 from __future__ import annotations
 
 import json
-import logging
 import struct
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Mapping
@@ -372,5 +371,3 @@ LOGIN_TARGETS: Final = (
     Target("jwk-sets", _key_set, _key_set_seeds),
     Target("jaas-lines", _jaas_line, given(*_JAAS_LINES)),
 )
-
-logging.getLogger("barnabas.broker.security.sasl").setLevel(logging.CRITICAL)
