@@ -75,7 +75,7 @@ def keys_that_are_read() -> set[str]:
 
     TlsSettings.read(partial(look, configured(), "SASL_SSL"), "", None)
     look_up = partial(look, configured())
-    make_listener("SASL_SSL", look_up, Sources(nothing, nothing, bytes, nothing, lambda: nothing))
+    make_listener("SASL_SSL", look_up, Sources(nothing, nothing, bytes, nothing, find_gssapi=lambda: nothing))
     clients = {f"{endpoint}": "https://x/", "sasl.oauthbearer.client.credentials.client.id": "x"}
     clients["sasl.oauthbearer.client.credentials.client.secret"] = "y"
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"):
