@@ -31,6 +31,7 @@ from barnabas.broker.configuration.keys import (
     REMOVED_KEYS,
     SECURITY_KEYS,
     UNUSED_KEYS,
+    ZOOKEEPER_KEYS,
     ZOOKEEPER_REFUSED,
     broker_key,
 )
@@ -38,7 +39,6 @@ from barnabas.broker.configuration.listeners import HTTP, PORT_MAX, ListenerReso
 from barnabas.broker.configuration.properties import Properties
 from barnabas.broker.configuration.security_values import WITHOUT_EFFECT, refusal
 from barnabas.broker.configuration.tables.broker import BrokerKeys
-from barnabas.broker.configuration.zookeeper import check_zookeeper
 
 OPTION: Final = "command line"
 OVERRIDE: Final = "--override"
@@ -339,7 +339,7 @@ class _Resolver:
         self._check_relations()
         self._check_replication()
         self._check_http_address()
-        if not check_zookeeper(self):
+        if not self._has_zookeeper():
             self.values.pop("zookeeper.connect", None)
         resolver = ListenerResolver(self)
         listeners = resolver.listeners()
@@ -426,6 +426,14 @@ class _Resolver:
         if self.sources[key] == OPTION and key in self.options_as_given:
             return f"expected {expected_text(definition)}"
         return f"{error}. Allowed: {allowed_text(definition)}"
+
+    def _has_zookeeper(self) -> bool:
+        """Check the keys of ZooKeeper, if any is set; returns whether there is a ZooKeeper."""
+        if not any(each.startswith(ZOOKEEPER_KEYS) for each in self.raw):
+            return False
+        from barnabas.broker.configuration.zookeeper import check_zookeeper
+
+        return check_zookeeper(self)
 
     def _note_keys_without_effect(self) -> None:
         accepted = sorted(key for key in self.raw if key in BROKER_KEYS and key not in self.judged)

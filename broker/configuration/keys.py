@@ -77,6 +77,9 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
 }
 
+ZOOKEEPER_KEYS: Final = ("zookeeper.", "barnabas.zookeeper.digest", "java.security.auth.login.config")
+"""The beginnings of the keys that need ZooKeeper."""
+
 ZOOKEEPER_REFUSED: Final = ("zookeeper.metadata.migration.",)
 
 KRAFT_PREFIXES: Final = (

@@ -10,7 +10,7 @@ import re
 from typing import Final, Protocol
 
 from barnabas.broker.configuration.definitions import ConfigValue
-from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.keys import BROKER_KEYS, ZOOKEEPER_KEYS
 
 LOGIN_CONFIG: Final = "java.security.auth.login.config"
 DIGEST: Final = "barnabas.zookeeper.digest"
@@ -43,8 +43,7 @@ def check_zookeeper(settings: Settings) -> bool:
     _check_security(settings)
     if not text:
         for each in sorted(settings.raw):
-            is_of_zookeeper = each.startswith("zookeeper.") or each in (DIGEST, LOGIN_CONFIG)
-            if is_of_zookeeper and each in BROKER_KEYS and settings.raw[each].strip():
+            if each.startswith(ZOOKEEPER_KEYS) and each in BROKER_KEYS and settings.raw[each].strip():
                 settings.warn(each, "has no effect without zookeeper.connect")
         return False
     servers, slash, chroot = text.partition("/")

@@ -115,7 +115,7 @@ def test_jks_is_refused(tmp_path: Path) -> None:
     (told,) = problems(config({**TLS, "zookeeper.ssl.keystore.location": str(path)}))
     assert told == (
         f"zookeeper.ssl.keystore.location: {path} is a JKS store, which only Java reads; convert it: keytool"
-        f" -importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
+        " -importkeystore -srckeystore FILE.jks -destkeystore FILE.p12 -deststoretype PKCS12"
     )
 
 

@@ -33,9 +33,14 @@ ARGUMENTS = {
     "broker": 0,
     "one": 0,
     "other": 1,
+    "user": "u",
 }
-ONE_OF = {name: {"group": "g"} for name in ("coordinator", "coordinator_away", "move_coordinator")}
-"""The methods that take one of several keywords."""
+ONE_OF = {
+    **{name: {"group": "g"} for name in ("coordinator", "coordinator_away", "move_coordinator")},
+    "deny": {"topic": "t"},
+    "quota": {"user": "u", "producer_byte_rate": 1},
+}
+"""The methods that take one of several keywords, or need one."""
 
 NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
 """The members that begin or end a run, report whether it runs, or return a handle before it runs."""
@@ -47,7 +52,7 @@ MEANWHILE = {
     "bootstrap_servers", "cut", "data_dir", "heal", "recorded", "requests", "reset", "restart",
     "restore", "snapshot", "expire_session", "clear", "delay", "disconnect", "disk_fails", "disk_full", "disk_slow",
     "drop", "fail", "garble", "hold", "pause", "refuse", "throttle", "leader_away", "coordinator_away", "advance",
-    "now_ms", "monotonic_ms",
+    "now_ms", "monotonic_ms", "certificate_expired", "certificate_of_other_host", "fail_authentication",
 }  # fmt: skip
 """The members that work on a cluster without running brokers, or have an error of their own."""
 
@@ -103,7 +108,8 @@ def test_a_broker_that_was_not_started_says_so_on_every_use(make: type[Owner], h
     if has_run:
         owner.start().stop()
     what = "broker" if make is Broker else "cluster"
-    its_own = {"expire_session"} if make is Broker else set()  # a broker never has one
+    # A broker never has a session, a cluster never certificates.
+    its_own = {"expire_session"} if make is Broker else {"certificate_expired", "certificate_of_other_host"}
     told = f"this {what} does not run: start() it, or use it in a `with` block"
     assert silent(uses_of(owner, its_own), told) == {}
     if isinstance(owner, Cluster):

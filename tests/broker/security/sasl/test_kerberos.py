@@ -177,7 +177,7 @@ def made(keys: Mapping[str, Any], find_package: Callable[[], Any] = lambda: None
         "sasl.kerberos.principal.to.local.rules": ("DEFAULT",),
         **keys,
     }
-    sources = making.Sources(None, OneThread(), bytes, None, find_package)  # type: ignore[arg-type]
+    sources = making.Sources(None, OneThread(), bytes, None, find_gssapi=find_package)  # type: ignore[arg-type]
     return making.make_mechanism("GSSAPI", values.get, sources)
 
 
