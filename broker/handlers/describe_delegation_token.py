@@ -15,6 +15,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.token_requests import may_ask_for_tokens
 from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.controller.token_znodes import DelegationToken
+from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_delegation_token import (
     DescribedDelegationToken,
@@ -24,6 +25,8 @@ from barnabas.wire.messages.describe_delegation_token import (
 )
 
 FIRST_VERSION_WITH_REQUESTER = 3
+TOKENS_PER_TURN = 100
+"""The number of tokens that are described before others have a turn: each has an HMAC."""
 
 
 async def handle(request: DescribeDelegationTokenRequest, context: RequestContext) -> DescribeDelegationTokenResponse:
@@ -42,10 +45,11 @@ async def handle(request: DescribeDelegationTokenRequest, context: RequestContex
             context.session.principal in known_to or _may_describe(context, token)
         )
 
-    found = [] if owners == set() else await tokens.describe(is_shown)
-    return DescribeDelegationTokenResponse(
-        tokens=[_described(token, tokens.hmac_of(token.token_id), context.api_version) for token in found]
-    )
+    described, turns = [], Turns(TOKENS_PER_TURN)
+    for token in [] if owners == set() else await tokens.describe(is_shown):
+        await turns.after_one()
+        described.append(_described(token, tokens.hmac_of(token.token_id), context.api_version))
+    return DescribeDelegationTokenResponse(tokens=described)
 
 
 def _may_describe(context: RequestContext, token: DelegationToken) -> bool:

@@ -269,7 +269,8 @@ class DelegationTokens:
             password = b64encode(self.hmac_of(token_id)).decode()
             salt = self._random_bytes(_SALT_BYTES)
             credential = await self._threads.call(Credential.of_password, mechanism, password, salt)
-            if token_id not in self.repository.tokens:
+            token = self.repository.tokens.get(token_id)  # which may have been changed meanwhile
+            if token is None or has_expired(token, self._clock.now_ms()):
                 return None
             credential = self._credentials.setdefault(token_id, {}).setdefault(mechanism, credential)
         name = token.owner.partition(":")[2]

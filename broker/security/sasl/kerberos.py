@@ -12,6 +12,7 @@ step is taken in a thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,9 @@ MECHANISM: Final = "GSSAPI"
 
 NO_LAYER: Final = 1
 """The bit of no security layer, in the first byte of the broker's offer and of the client's choice."""
+
+STEPS_MAX: Final = 2
+"""The steps of logins that are taken at the same time: clients that have not logged in leave threads for others."""
 
 _OFFER: Final = bytes((NO_LAYER, 0, 0, 0))
 """No layer, and, since there is none, 0 as the maximum size of a message (RFC 4752, section 3.2)."""
@@ -75,7 +79,13 @@ class Kerberos:
         self._library = library
         self._make_names = names
         self._names: ShortNamer | None = None
-        self.threads = threads
+        self._threads = threads
+        self._steps = asyncio.Semaphore(STEPS_MAX)
+
+    async def call(self, step: Callable[[bytes], bytes], token: bytes) -> bytes:
+        """Take a step in a thread, after those before it. Raises what the step raises."""
+        async with self._steps:
+            return await self._threads.call(step, token)
 
     def prepare(self) -> None:
         """Check that the key table has the principal. Blocking. Raises PreparationFailed."""
@@ -113,7 +123,7 @@ class _Exchange:
 
     async def take(self, message: bytes) -> bytes:
         try:
-            return await self._kerberos.threads.call(self._take, message)
+            return await self._kerberos.call(self._take, message)
         except (KerberosError, NoShortName) as error:
             self._take = _refuse
             raise AuthenticationFailed(reason=str(error)) from error

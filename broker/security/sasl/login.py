@@ -153,6 +153,8 @@ class Login:
                     f"Cannot change principals during re-authentication from User.{self.identity.name}:"
                     f" User.{identity.name}"
                 )
+            if identity.expires_ms is not None and identity.expires_ms <= self._clock.now_ms():
+                raise AuthenticationFailed(reason="the token has expired")  # a lifetime of 0 would have no end
             if self.identity is not None:
                 identity = identity._replace(broker_id=self.identity.broker_id)
             self._set_lifetime(identity)
