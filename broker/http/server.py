@@ -1,6 +1,6 @@
 """The HTTP port of a broker, off unless `barnabas.http.address` (--http) is set. It serves a table of routes.
 
-It has no authentication for clients, like all of the broker: bind it to an address whose users may do what its routes
+It has no authentication for clients: bind it to an address whose users may do what its routes
 offer. `connections.py` limits the resources of clients.
 """
 
