@@ -57,8 +57,11 @@ SILENCE_WARNING_MS = 10_000
 
 _SHARED_LISTENER = (
     "brokers show each other their secrets %s on listener %s, and brokers of Apache Kafka have none: let only"
-    " brokers reach it (inter.broker.listener.name), over a network that you trust. WriteTxnMarkers, which"
-    " administrators send, too, is accepted from every client, on every listener"
+    " brokers reach it (inter.broker.listener.name), over a network that you trust%s"
+)
+_WITHOUT_AUTHORIZER = (
+    ". WriteTxnMarkers, which administrators send, too, is accepted from every client, on every listener, without an"
+    " authorizer (authorizer.class.name)"
 )
 
 
@@ -330,7 +333,9 @@ class Broker:
         await self._listen([name])
         for listener in self.config.listeners:
             if listener.name == name and not (listener.is_loopback or listener.has_sasl):
-                logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
+                encrypted = "encrypted" if listener.has_tls else "unencrypted"
+                markers = "" if self.config.value("authorizer.class.name") else _WITHOUT_AUTHORIZER
+                logger.warning(_SHARED_LISTENER, encrypted, name, markers)
 
     async def _listen(self, names: Sequence[str], principal_source: PrincipalSource | None = None) -> None:
         """Listen on the listeners of these names that do not listen yet. Where clients authenticate by SASL, nothing

@@ -8,13 +8,13 @@ and made anew, its passwords count.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from barnabas.broker.api.local import LocalClient
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Hash, salted_password
 from barnabas.threads import Threads
 from barnabas.timers import Timers, pause
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -35,8 +35,6 @@ SALT_BYTES: Final = 24
 
 _TRIES_MAX: Final = 200
 _TRIES_INTERVAL_MS: Final = 50
-_HASHES: Final = {1: "sha256", 2: "sha512"}
-"""The hashes of SCRAM, by the codes of mechanisms in requests (Kafka's ScramMechanism)."""
 _ALL: Final = 2
 _ALLOW: Final = 3
 _LITERAL: Final = 3
@@ -102,16 +100,9 @@ async def _add(
     if not changed:
         return []
     await _permit(client, [user.name for user in users if user.name not in there and not user.is_administrator])
-    for mechanism, hash_name in _HASHES.items():
+    for mechanism in MECHANISMS.values():
         salts = [random_bytes(SALT_BYTES) for _ in changed]
-        passwords = [user.password.encode() for user in changed]
-        salted = await threads.call(_salted, hash_name, passwords, salts)
-        upsertions = [
-            ScramCredentialUpsertion(
-                name=user.name, mechanism=mechanism, iterations=ITERATIONS, salt=salt, salted_password=salted_password
-            )
-            for user, salt, salted_password in zip(changed, salts, salted, strict=True)
-        ]
+        upsertions = await threads.call(_upsertions, mechanism, changed, salts)
         request = AlterUserScramCredentialsRequest(upsertions=upsertions)
         response = await client.ask(request, 0, AlterUserScramCredentialsResponse)
         for result in response.results:
@@ -119,9 +110,18 @@ async def _add(
     return [user.name for user in changed]
 
 
-def _salted(hash_name: str, passwords: list[bytes], salts: list[bytes]) -> list[bytes]:
-    pairs = zip(passwords, salts, strict=True)
-    return [hashlib.pbkdf2_hmac(hash_name, password, salt, ITERATIONS) for password, salt in pairs]
+def _upsertions(mechanism: Hash, users: list[FirstUser], salts: list[bytes]) -> list[ScramCredentialUpsertion]:
+    """The requests for users' passwords; takes milliseconds for each."""
+    return [
+        ScramCredentialUpsertion(
+            name=user.name,
+            mechanism=mechanism.type,
+            iterations=ITERATIONS,
+            salt=salt,
+            salted_password=salted_password(mechanism.name, user.password, salt, ITERATIONS),
+        )
+        for user, salt in zip(users, salts, strict=True)
+    ]
 
 
 async def _permit(client: LocalClient, names: Sequence[str]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from barnabas.broker.security.sasl.jaas import SCRAM_LOGIN_MODULE, LoginModule
+
 MECHANISM: Final = "SCRAM-SHA-512"
-_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Account:
 
 def jaas(account: Account) -> str:
     """The value of `sasl.jaas.config`."""
-    return f'{_SCRAM_MODULE} required username="{account.username}" password="{account.password}";'
+    options = {"username": account.username, "password": account.password}
+    return LoginModule(SCRAM_LOGIN_MODULE, options=options).line()
 
 
 def java_properties(account: Account) -> str:

@@ -22,6 +22,7 @@ from barnabas.controller.coordination.zookeeper_server.server import NEWCOMERS_M
 from barnabas.network import OsNetwork
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.os_files import OsFiles
+from barnabas.threads import OsThreads, Threads
 
 if TYPE_CHECKING:
     from barnabas.broker.cli.zookeeper_config import ZooKeeperConfig
@@ -105,12 +106,12 @@ def _authentication(config: ZooKeeperConfig) -> Authentication:
     return Authentication(os.urandom, None if passwords is None else passwords.get, subject_of, config.superusers)
 
 
-def port_tls(config: ZooKeeperConfig, timers: Timers) -> PortTls:
+def port_tls(config: ZooKeeperConfig, timers: Timers, threads: Threads) -> PortTls:
     """The TLS of the port that has it. Blocking. Raises TlsConfigError."""
     from barnabas.broker.network.port_tls import PortTls
 
     assert config.tls is not None, "a port with TLS has settings"
-    return PortTls("secureClientPort", config.tls, timers, HANDSHAKES_MAX)
+    return PortTls("secureClientPort", config.tls, timers, threads, HANDSHAKES_MAX)
 
 
 async def run(host: str | None, port: int, file: Path | None, config: ZooKeeperConfig | None = None) -> int:
@@ -149,7 +150,7 @@ async def _listen_with_tls(server: ZooKeeperServer, config: ZooKeeperConfig, tim
     """Accept connections on the port with TLS; returns its address."""
     host, port = parse_address(config.secure_address or "")
     assert host is not None, "there is a host by default"
-    return _address(host, await server.listen(host, port, port_tls(config, timers).before))
+    return _address(host, await server.listen(host, port, port_tls(config, timers, OsThreads()).before))
 
 
 def _address(host: str, port: int) -> str:

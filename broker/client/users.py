@@ -4,14 +4,13 @@ never the password itself."""
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 from collections.abc import Sequence
 from typing import Final
 
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.errors import ClientError, check
-from barnabas.broker.client.security import SCRAM_SHA_256, SCRAM_SHA_512
+from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, salted_password
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -25,10 +24,7 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
     UserName,
 )
 
-MECHANISMS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
-"""The codes of mechanisms in requests (Kafka's ScramMechanism)."""
-_NAMES: Final = {code: name for name, code in MECHANISMS.items()}
-_HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+_NAMES: Final = {mechanism.type: name for name, mechanism in MECHANISMS.items()}
 
 ITERATIONS: Final = 8192
 """Brokers accept 4096 to 16384."""
@@ -72,9 +68,10 @@ async def set_password(client: KafkaClient, name: str, password: str, mechanisms
         raise ClientError(f"cannot set the password of {name}: it is empty")
     for mechanism in mechanisms:
         salt = os.urandom(SALT_BYTES)
-        salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, ITERATIONS)
+        found = MECHANISMS[mechanism]
+        salted = salted_password(found.name, password, salt, ITERATIONS)
         upsertion = ScramCredentialUpsertion(
-            name=name, mechanism=MECHANISMS[mechanism], iterations=ITERATIONS, salt=salt, salted_password=salted
+            name=name, mechanism=found.type, iterations=ITERATIONS, salt=salt, salted_password=salted
         )
         request = AlterUserScramCredentialsRequest(upsertions=[upsertion])
         await _alter(client, request, f"cannot set the password of {name} for {mechanism}")
@@ -83,7 +80,7 @@ async def set_password(client: KafkaClient, name: str, password: str, mechanisms
 async def remove_password(client: KafkaClient, name: str, mechanisms: Sequence[str]) -> None:
     """Delete a user's passwords for some mechanisms. Errors: ClientError."""
     for mechanism in mechanisms:
-        deletion = ScramCredentialDeletion(name=name, mechanism=MECHANISMS[mechanism])
+        deletion = ScramCredentialDeletion(name=name, mechanism=MECHANISMS[mechanism].type)
         request = AlterUserScramCredentialsRequest(deletions=[deletion])
         await _alter(client, request, f"cannot remove the password of {name} for {mechanism}")
 

@@ -15,6 +15,7 @@ from barnabas.broker.security.tls import contexts
 from barnabas.broker.security.tls.contexts import Tls, TlsSettings
 from barnabas.broker.security.tls.errors import TlsConfigError
 from barnabas.network import NewProtocol
+from barnabas.threads import Threads
 from barnabas.timers import Timers
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,13 @@ class PortTls:
     Raises TlsConfigError.
     """
 
-    def __init__(self, name: str, settings: TlsSettings, timers: Timers, handshakes_max: int) -> None:
+    def __init__(self, name: str, settings: TlsSettings, timers: Timers, threads: Threads, handshakes_max: int) -> None:
         self.name = name
         self.tls: Tls = contexts.load(settings)
         self.handshakes = TlsHandshakes(timers, handshakes_max)
         self._stamps = self.tls.stamps
         self._timers = timers
+        self._threads = threads
 
     def before(self, new_protocol: Callable[[], Encryptable]) -> NewProtocol:
         """Makes the protocol of accepted connections that become encrypted, and are served by `new_protocol()`; from
@@ -44,10 +46,11 @@ class PortTls:
 
     def _look_again(self) -> None:
         self._timers.call_later(FILES_INTERVAL_MS, self._look_again)
-        self.read_changed_files()
+        self._threads.call(self.read_changed_files)
 
     def read_changed_files(self) -> None:
-        """Read the stores again if their files have changed. Blocking, some milliseconds then."""
+        """Read the stores again if their files have changed. Blocking, some milliseconds then: `before` has threads do
+        it."""
         stamps = self.tls.settings.stamps()
         if stamps == self._stamps:
             return

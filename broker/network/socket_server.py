@@ -144,7 +144,10 @@ class SocketServer:
                 raise _refused(listener.listener, error) from error
 
     def _warn_of_strangers(self, listener: Listener) -> None:
-        """Warn of what a listener beyond this machine lacks."""
+        """Warn of what a listener beyond this machine lacks. With an authorizer, clients that have not authenticated
+        may do what ACLs permit to everybody."""
+        if listener.security_protocol != SASL_PLAINTEXT and self._config.value("authorizer.class.name"):
+            return
         client_auth = self._config.value_for_listener(listener.name, "ssl.client.auth")
         told = _STRANGERS.get(listener.security_protocol, "unencrypted and unauthenticated (PLAINTEXT)")
         if listener.security_protocol == SASL_SSL or (listener.security_protocol == SSL and client_auth == "required"):

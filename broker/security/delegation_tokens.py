@@ -170,19 +170,24 @@ class DelegationTokens:
         """A token was created, changed or removed."""
         token = self.repository.tokens.get(token_id)
         digest = sha256(self.hmac_of(token_id)).digest()
-        if token_id in self._known:
-            self._uncount(*self._known.pop(token_id))
+        self._uncount(token_id)
         if token is None:
             self._ids.pop(digest, None)
             self._credentials.pop(token_id, None)
             return
-        size = len(encode_token(token))
-        self._known[token_id] = token.owner, size
-        self._of_owners[token.owner] += 1
-        self._bytes += size
+        self._count(token)
         self._ids[digest] = token_id
 
-    def _uncount(self, owner: str, size: int) -> None:
+    def _count(self, token: DelegationToken) -> None:
+        size = len(encode_token(token))
+        self._known[token.token_id] = token.owner, size
+        self._of_owners[token.owner] += 1
+        self._bytes += size
+
+    def _uncount(self, token_id: str) -> None:
+        if token_id not in self._known:
+            return
+        owner, size = self._known.pop(token_id)
         self._bytes -= size
         self._of_owners[owner] -= 1
         if not self._of_owners[owner]:
@@ -201,7 +206,13 @@ class DelegationTokens:
             token_id, owner, requester, tuple(renewers), asked_lifetime_ms, self._lifetimes, self._clock.now_ms()
         )
         self._check_room(token)
-        await self.repository.change(token_id, lambda _: token)
+        self._count(token)  # before it is there: others are created while it is written
+        try:
+            await self.repository.change(token_id, lambda _: token)
+        except BaseException:
+            if token_id not in self.repository.tokens:
+                self._uncount(token_id)
+            raise
         return token
 
     def _check_room(self, token: DelegationToken) -> None:

@@ -24,6 +24,7 @@ from barnabas.network import OsNetwork
 from barnabas.testing.control.served import ServedBrokers
 from barnabas.testing.control.server import HANDSHAKES_MAX as OF_CONTROL
 from barnabas.testing.control.server import ControlServer
+from barnabas.threads import OneThread
 from tests.support.certificates import Authority
 from tests.support.manual_timers import ManualTimers
 from tools.waiting import until
@@ -47,7 +48,7 @@ async def serving(kind: str, authority: Authority, timers: ManualTimers) -> Asyn
     """A port, and its TLS, by timers of the test."""
     settings = settings_of(authority)
     if kind == "control":
-        tls = PortTls("the control port", settings, timers, OF_CONTROL)
+        tls = PortTls("the control port", settings, timers, OneThread(), OF_CONTROL)
         control = ControlServer(ServedBrokers(), "127.0.0.1:0", None, tls)
         await control.start()
         try:
@@ -61,7 +62,7 @@ async def serving(kind: str, authority: Authority, timers: ManualTimers) -> Asyn
     server = ZooKeeperServer(stored, network, clock, timers, secrets.token_bytes, lambda _reason: None, version="test")
     server.open()
     try:
-        tls = port_tls(ZooKeeperConfig(tls=settings), timers)
+        tls = port_tls(ZooKeeperConfig(tls=settings), timers, OneThread())
         yield tls, await server.listen("127.0.0.1", 0, tls.before)
     finally:
         server.close()

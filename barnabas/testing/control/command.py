@@ -25,6 +25,7 @@ from barnabas.clock import SystemClock
 from barnabas.testing.brokers.broker import Broker
 from barnabas.testing.control.served import MAIN, ServedBrokers
 from barnabas.testing.control.server import HANDSHAKES_MAX, ControlServer, loopback_addresses
+from barnabas.threads import OsThreads
 
 if TYPE_CHECKING:
     import argparse
@@ -113,7 +114,7 @@ async def _tls(config: BrokerConfig, timers: Timers) -> PortTls | None:
     from barnabas.broker.network.port_tls import PortTls
     from barnabas.broker.security.tls.errors import TlsConfigError
 
-    make = partial(PortTls, "the control port", settings_of(config, CONTROL), timers, HANDSHAKES_MAX)
+    make = partial(PortTls, "the control port", settings_of(config, CONTROL), timers, OsThreads(), HANDSHAKES_MAX)
     try:
         return await asyncio.to_thread(make)
     except TlsConfigError as error:

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from barnabas.broker.security.sasl.mechanism import CredentialsUnavailable
 from barnabas.broker.security.sasl.oauthbearer import InvalidToken
 from barnabas.broker.security.sasl.unsecured_jwt import claims_of, time_ms
-from barnabas.broker.security.sasl.urls import FETCH_TIMEOUT_S, read_url
+from barnabas.broker.security.sasl.urls import FETCH_TIMEOUT_S, read_url, shown
 from barnabas.clock import Clock
 
 _LOGIN: Final = "unsecuredLogin"
@@ -64,7 +64,7 @@ def retrieve(
     read_timeout_s: float = FETCH_TIMEOUT_S,
 ) -> str:
     """A token of the endpoint, or without credentials that of a file. Blocking. Raises TokenUnavailable."""
-    where = f"sasl.oauthbearer.token.endpoint.url {url}"
+    where = f"sasl.oauthbearer.token.endpoint.url {shown(url)}"
     try:
         if credentials is None:
             return _checked(read_url(url, clock).decode().strip(), where)

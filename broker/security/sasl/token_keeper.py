@@ -2,7 +2,8 @@
 
 Source: ExpiringCredentialRefreshingLogin of Kafka, whose thread sleeps until `refresh_ms`. Here the token is looked at
 before each login: a connection authenticates again before the other broker ends its session, which is when the token
-expires (KIP-368), and a newer token has to be there by then. While a newer one cannot be had, the present one is used.
+expires (KIP-368), and a newer token has to be there by then. A login waits for a token only if there is none that is
+valid: while a newer one is retrieved, or cannot be had, the present one is used.
 """
 
 from __future__ import annotations
@@ -69,14 +70,17 @@ class TokenKeeper:
         return self._token.text
 
     async def prepare(self) -> None:
-        """Have a token that is valid, and a newer one if it is time for that. Raises TokenUnavailable."""
-        now_ms = self._clock.now_ms()
-        if self._token is None or now_ms >= self._refresh_ms:
+        """Have a token that is valid, and begin to retrieve a newer one if it is time for that. Raises
+        TokenUnavailable."""
+        if self._token is None or self._clock.now_ms() >= self._refresh_ms:
             retrieving = self._begin_to_retrieve()
-            if retrieving is not None:
+            if retrieving is not None and not self._is_valid():
                 await asyncio.shield(retrieving)  # other connections wait for it, too
-        if self._token is None or self._token.expires_ms <= self._clock.now_ms():
+        if not self._is_valid():
             raise TokenUnavailable(self._failure)
+
+    def _is_valid(self) -> bool:
+        return self._token is not None and self._token.expires_ms > self._clock.now_ms()
 
     def _begin_to_retrieve(self) -> asyncio.Task[None] | None:
         """Retrieve a token, unless that is under way; None if the last attempt is too recent."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Final
+from io import BufferedReader, RawIOBase
+from socket import socket
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname as path_of
 
 from barnabas.clock import Clock
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer as Buffer
 
 CONTENT_BYTES_MAX: Final = 1024 * 1024
 """The maximum size of a file or page."""
@@ -26,6 +31,12 @@ def check_url(url: str) -> None:
     port = parts.port  # ValueError if it is none
     if parts.scheme not in ("file", "http", "https") or (parts.scheme != "file" and (not parts.hostname or port == 0)):
         raise ValueError("it is not a URL that begins with file://, http:// or https://")
+
+
+def shown(url: str) -> str:
+    """A URL for the log: without what may be a secret, which are a user's name and password, and a query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def read_url(
@@ -50,9 +61,11 @@ def read_url(
         try:
             connection.connect()
             connection.sock.settimeout(read_timeout_s)
-            connection.request("GET" if form is None else "POST", target, form, dict(headers))
-            with connection.getresponse() as response:
-                content = _read_page(response, clock, read_timeout_s)
+            method = "GET" if form is None else "POST"
+            answer = cast(socket, _Answer(connection.sock, clock, read_timeout_s))
+            connection.request(method, target, form, dict(headers))
+            with HTTPResponse(answer, method=method) as response:
+                content = _read_page(response)
         except HTTPException as error:
             raise OSError(f"an answer that is not one of HTTP ({type(error).__name__})") from error
         finally:
@@ -62,13 +75,32 @@ def read_url(
     return content
 
 
-def _read_page(response: HTTPResponse, clock: Clock, timeout_s: float) -> bytes:
+def _read_page(response: HTTPResponse) -> bytes:
+    response.begin()
     if response.status not in (200, 201):
         raise OSError(f"status {response.status}")
-    content = b""
-    end_ms = clock.monotonic_ms() + timeout_s * 1000
-    while len(content) <= CONTENT_BYTES_MAX and (part := response.read1(CONTENT_BYTES_MAX)):
-        content += part
-        if clock.monotonic_ms() > end_ms:
-            raise OSError(f"not complete within {timeout_s:g} s")
-    return content
+    return response.read(CONTENT_BYTES_MAX + 1)
+
+
+class _Answer(RawIOBase):
+    """What a server sends, headers included, until the time for it is over, which begins with this object; in place of
+    a socket, of which a response wants a file."""
+
+    def __init__(self, connected: socket, clock: Clock, timeout_s: float) -> None:
+        self._connected = connected
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._end_ms = clock.monotonic_ms() + timeout_s * 1000
+
+    def makefile(self, mode: str) -> BufferedReader:
+        return BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        left_s = (self._end_ms - self._clock.monotonic_ms()) / 1000
+        if left_s <= 0:
+            raise TimeoutError(f"not complete within {self._timeout_s:g} s")
+        self._connected.settimeout(left_s)
+        return self._connected.recv_into(buffer)

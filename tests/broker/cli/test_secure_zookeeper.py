@@ -18,6 +18,7 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_errors import ConnectionTimedOut, NotPermitted
+from barnabas.threads import OneThread
 from tests.support.certificates import Authority
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule required"
@@ -79,7 +80,7 @@ def serve(config: ZooKeeperConfig, work: Callable[[int, PortTls], Coroutine[Any,
         server = new_server(MEMORY, lambda _reason: None, config=config)
         server.open()
         try:
-            secure = port_tls(config, timers)
+            secure = port_tls(config, timers, OneThread())
             await work(await server.listen("127.0.0.1", 0, secure.before), secure)
         finally:
             server.close()

@@ -582,6 +582,17 @@ async def test_a_listener_that_exposes_secrets_is_warned_of_once(
         assert "WriteTxnMarkers, which administrators send, too, is accepted from every client" in record.getMessage()
 
 
+async def test_warnings_of_listeners_with_an_authorizer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients that have not authenticated may do what ACLs permit; the brokers' secrets are to be seen all the same."""
+    listeners = "CLIENTS://192.0.2.7:0,BROKERS://192.0.2.7:0"
+    authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    async with member(tmp_path, listeners=listeners, **authorizer):
+        pass
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["secrets unencrypted on listener BROKERS" in line for line in told] == [True], told
+    assert "WriteTxnMarkers" not in told[0]
+
+
 @pytest.mark.parametrize("listener", ["CLIENTS", "BROKERS"])
 async def test_transaction_markers_are_taken_from_everybody(tmp_path: Path, listener: str) -> None:
     """As the warning says: who sends them shows no secret."""

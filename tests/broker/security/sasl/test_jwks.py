@@ -200,3 +200,22 @@ def test_a_server_of_something_else() -> None:
         with pytest.raises(OSError, match="not one of HTTP"):
             urls.read_url(f"http://127.0.0.1:{server.getsockname()[1]}/", ManualClock())
         thread.join()
+
+
+def test_headers_that_take_long() -> None:
+    """The time for an answer includes its headers."""
+    clock = ManualClock()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                clock.advance(10_000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="not complete within 10 s"):
+            urls.read_url(f"http://127.0.0.1:{server.getsockname()[1]}/", clock)
+        thread.join()

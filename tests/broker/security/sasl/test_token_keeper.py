@@ -1,7 +1,8 @@
 """When a broker retrieves its token again, and what it does while it cannot."""
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,12 @@ def keeper(issuer: Issuer, clock: ManualClock) -> TokenKeeper:
     return TokenKeeper(issuer.retrieve, RefreshSettings(), OneThread(), clock, lambda: 0.0)
 
 
+async def turns() -> None:
+    """Let a retrieval that has begun come to its end."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_renewal() -> None:
     """One token for many logins, until 300 s before it expires."""
     clock = ManualClock(0)
@@ -77,6 +84,8 @@ async def test_renewal() -> None:
     assert (ours.token(), issuer.requests) == (first, 1)
     clock.advance(1)
     await ours.prepare()
+    assert ours.token() == first  # which is valid, so that nobody waits
+    await turns()
     assert issuer.requests == 2
     assert ours.token() != first
 
@@ -93,6 +102,7 @@ async def test_an_issuer_out_of_reach() -> None:
     for pause_ms, requests in ((0, 2), (99, 2), (1, 3), (199, 3), (1, 4)):
         clock.advance(pause_ms)
         await ours.prepare()
+        await turns()
         assert issuer.requests == requests
     assert ours.token() == first
     clock.advance(300_000)
@@ -104,6 +114,37 @@ async def test_an_issuer_out_of_reach() -> None:
     clock.advance(10_000)
     await ours.prepare()
     assert ours.token() != first
+
+
+async def test_an_issuer_that_does_not_answer() -> None:
+    """Nobody waits for it while the present token is valid."""
+    clock = ManualClock(0)
+    issuer = Issuer(clock)
+    threads = Silent()
+    ours = TokenKeeper(issuer.retrieve, RefreshSettings(), threads, clock, lambda: 0.0)
+    await ours.prepare()
+    threads.is_silent = True
+    clock.advance(700_000)
+    for _ in range(2):
+        await ours.prepare()
+        await turns()
+    assert threads.silent_count == 1
+    threads.pending.cancel()
+
+
+class Silent(OneThread):
+    """A thread whose jobs do not end while it `is_silent`."""
+
+    is_silent = False
+    silent_count = 0
+    pending: asyncio.Future[Any]
+
+    def call(self, job: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        if not self.is_silent:
+            return super().call(job, *arguments)
+        self.silent_count += 1
+        self.pending = asyncio.get_running_loop().create_future()
+        return self.pending
 
 
 async def test_a_waiter_that_gives_up() -> None:
