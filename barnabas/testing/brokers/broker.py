@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.configuration.config import BrokerConfig
@@ -21,21 +21,16 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing.brokers import report
 from barnabas.testing.brokers.broker_thread import BrokerThread
 from barnabas.testing.brokers.owner import SMALL_INTERNAL_TOPICS, Owner
-from barnabas.testing.brokers.security import Security, client_config
 from barnabas.testing.brokers.snapshot import Snapshot
 from barnabas.testing.caller import Caller
 from barnabas.testing.contents.partitions import Led
 from barnabas.testing.contents.roles import check_partition
 from barnabas.testing.contents.topic import Topic
-from barnabas.testing.faults.fault_list import Certificates
 from barnabas.testing.faults.state_faults import check_is_online, is_offline
 from barnabas.testing.interception.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception.request import OF_BROKERS_ALONE
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
-
-if TYPE_CHECKING:
-    from barnabas.broker.cli.secure_clients import Account
 
 T = TypeVar("T")
 
@@ -69,10 +64,9 @@ class Broker(Owner[BrokerThread]):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        super().__init__(clock, configs, keywords)
+        super().__init__(clock, configs, keywords, security)
         self._given_data_dir = data_dir or self._given.get("log.dirs") or self._given.get("log.dir")
         self._files = files
-        self._security = None if security is None else Security.of(security)
         self._lock = threading.RLock()
         self._listeners: str | None = None
         """`listeners` with the ports of the first run, which later runs keep; None before it."""
@@ -91,26 +85,6 @@ class Broker(Owner[BrokerThread]):
         """
         self._check_started()
         return self._bootstrap_servers
-
-    def client_config(self, user: str = "client", client: str = "confluent_kafka") -> dict[str, Any]:
-        """The configuration of a client that logs in as `user`, in the words of `client`: "confluent_kafka",
-        "aiokafka", "kafka_python" or "java" (properties of Java and Spark). Add the client's own settings to it.
-
-        A user that does not exist is added, and may use all topics, groups and transactional ids; "admin" may do
-        everything. Without `security` it is the address alone.
-
-        Errors: RuntimeError when it does not run, ValueError for an unknown client.
-        """
-        return client_config(client, self.bootstrap_servers, self._account(user))
-
-    def _account(self, user: str) -> Account | None:
-        """What a client of a user has to know; a user that does not exist is added. None without `security`."""
-        security = self._security
-        if security is None:
-            return None
-        if user not in security.names:
-            self.call(security.add_user(user, self.server))
-        return security.account(user, self.bootstrap_servers)
 
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
@@ -317,13 +291,6 @@ class Broker(Owner[BrokerThread]):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _certificates(self) -> Certificates:
-        """The certificates that it may present. Errors: RuntimeError unless it is secured and was started."""
-        self._check_started()
-        if self._security is None:
-            return super()._certificates()
-        return self._security.certificates(self.live_servers)
-
     @property
     def server(self) -> BrokerServer:
         """The broker itself; it belongs to its own event loop (see `call`)."""
@@ -376,7 +343,7 @@ class Broker(Owner[BrokerThread]):
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             self._made_by.warn(problem)
-        self._life = BrokerThread(config, environment, self._prepare_server, self._lines)
+        self._life = BrokerThread(config, environment, self._prepare, self._lines)
         socket_server = self._life.server.socket_server
         self._bootstrap_servers = socket_server.bootstrap_servers
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
@@ -397,11 +364,6 @@ class Broker(Owner[BrokerThread]):
         if self._listeners is not None:
             options["listeners"] = self._listeners
         return options if self._security is None else self._security.secure(options, self._given_data_dir)
-
-    def _prepare_server(self, server: BrokerServer) -> None:
-        if self._security is not None:
-            self._security.prepare(server)
-        self._prepare(server)
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:

@@ -66,7 +66,8 @@ class Cluster(Owner[ClusterThread]):
 
     Kafka keys can be given as keywords, with underscores for dots, for every broker; keys that contain underscores go
     into `configs`. `racks` contains the rack of each broker (`broker.rack`), in order. `clock` is the source of time;
-    `cluster.clock` moves it ahead for all brokers together.
+    `cluster.clock` moves it ahead for all brokers together. With `security="sasl_ssl"`, clients need TLS and a user:
+    `client_config` is what they are given; the brokers log in to each other, too.
 
     Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. All methods may be called from
     any thread.
@@ -84,6 +85,7 @@ class Cluster(Owner[ClusterThread]):
         *,
         racks: Sequence[str] = (),
         clock: Clock | None = None,
+        security: str | None = None,
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
@@ -92,7 +94,7 @@ class Cluster(Owner[ClusterThread]):
         if racks and len(racks) != brokers:
             given = "1 entry" if len(racks) == 1 else f"{len(racks)} entries"
             raise ValueError(f"racks has {given} for {brokers} brokers: name one for each broker, or none")
-        super().__init__(clock, configs, keywords)
+        super().__init__(clock, configs, keywords, security)
         self._configs = _configs(brokers, self._given, has_own_clock=clock is not None)
         self._racks = tuple(racks)
         self._followers_may_lag = clock is not None
@@ -151,6 +153,8 @@ class Cluster(Owner[ClusterThread]):
         finally:
             self._life = None
             self._topics.clear()
+            if self._security is not None:
+                self._security.forget()
             self._cluster_id = ""
             life.end()
             atexit.unregister(self._remove_data)
@@ -510,6 +514,8 @@ class Cluster(Owner[ClusterThread]):
             options["barnabas.cluster.id"] = self._cluster_id
         if self._racks:
             options["broker.rack"] = self._racks[broker_id]
+        if self._security is not None:
+            options = self._security.secure(options)
         sessions = Sessions(self._life_or_error().store)
         environment = Environment(
             clock=self._offset_clock,

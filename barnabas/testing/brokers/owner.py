@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self,
 from barnabas.clock import Clock, OffsetClock
 from barnabas.testing.brokers import coordinators, report
 from barnabas.testing.brokers.log_lines import Lines
+from barnabas.testing.brokers.security import Security, client_config, is_known
 from barnabas.testing.brokers.snapshot import Snapshot
 from barnabas.testing.caller import Caller
 from barnabas.testing.contents.contents import Contents, config_text
@@ -30,6 +31,7 @@ from barnabas.testing.waiting.broker_clock import BrokerClock
 from barnabas.testing.waiting.calls import Calls, of_another_process
 
 if TYPE_CHECKING:
+    from barnabas.broker.cli.secure_clients import Account
     from barnabas.broker.server import Broker as Server
     from barnabas.testing.faults.fault_list import Certificates
 
@@ -60,11 +62,16 @@ class Owner(Contents, Recordable, Generic[L]):
     _noun: ClassVar[str]
 
     def __init__(
-        self, clock: Clock | None, configs: Mapping[str, object] | None, keywords: Mapping[str, object]
+        self,
+        clock: Clock | None,
+        configs: Mapping[str, object] | None,
+        keywords: Mapping[str, object],
+        security: str | None,
     ) -> None:
         self._made_by = Caller.now()
         self._given = given_configs(configs, keywords)
         self._has_own_clock = clock is not None
+        self._security = None if security is None else Security.of(security)
         self._offset_clock = OffsetClock(clock)
         self.clock = BrokerClock(self._offset_clock, self._move_time, self._check_started)
         self._lines = Lines()
@@ -221,6 +228,8 @@ class Owner(Contents, Recordable, Generic[L]):
 
     def _prepare(self, server: Server) -> None:
         """Prepare a broker that was not started yet for the test: the current faults and recordings apply to it."""
+        if self._security is not None:
+            self._security.prepare(server)
         coordinators.attach(server, self.live_servers)
         self._interception.attach(server)
 
@@ -238,6 +247,41 @@ class Owner(Contents, Recordable, Generic[L]):
             move()
         else:
             (self.call if self.live_servers() else self._run_through)(move_and_settle())
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, or several, separated by commas."""
+
+    def client_config(self, user: str = "client", client: str = "confluent_kafka") -> dict[str, Any]:
+        """The configuration of a client that logs in as `user`, in the words of `client`: "confluent_kafka",
+        "aiokafka", "kafka_python" or "java" (properties of Java and Spark). Add the client's own settings to it.
+
+        A user that does not exist is added, and may use all topics, groups and transactional ids; "admin" may do
+        everything. Without `security` it is the address alone.
+
+        Errors: RuntimeError when it does not run, ValueError for an unknown client.
+        """
+        return client_config(client, self.bootstrap_servers, self._account(user))
+
+    def _account(self, user: str) -> Account | None:
+        """What a client of a user has to know; a user that does not exist is added. None without `security`."""
+        security = self._security
+        if security is None:
+            return None
+        if user not in security.names:
+            self.call(self._add_user(security, user))
+        return security.account(user, self.bootstrap_servers)
+
+    async def _add_user(self, security: Security, user: str) -> None:
+        """Add a user; every running broker knows it on return. Errors: ApiError."""
+        await security.add_user(user, await self._eventually(self._controlling, "no broker is the controller"))
+        await self._eventually(
+            lambda: all(is_known(user, server) for server in self.live_servers()) or None,
+            f"a broker has not heard of user {user}",
+        )
 
     # --- reports ----------------------------------------------------------------------------------
 
@@ -271,7 +315,12 @@ class Owner(Contents, Recordable, Generic[L]):
 
     def _certificates(self) -> Certificates:
         """The certificates that its brokers may present. Errors: RuntimeError unless it is secured and was started."""
-        raise RuntimeError(f'this {self._noun} has no TLS of its own: use Broker(security="sasl_ssl")')
+        self._check_started()
+        if self._security is None:
+            raise RuntimeError(
+                f'this {self._noun} has no TLS of its own: use {self._noun.capitalize()}(security="sasl_ssl")'
+            )
+        return self._security.certificates(self.live_servers)
 
     def _hindering(self) -> Sequence[Fault]:
         return [fault for fault in self.faults if fault._hinders_brokers()]

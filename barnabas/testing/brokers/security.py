@@ -1,4 +1,4 @@
-"""TLS and users of a test's broker, on the files of `serve --secure`, and the configurations of its clients."""
+"""TLS and users of a test's broker or cluster, on the files of `serve --secure`, and the configurations of clients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
 
 SASL_SSL: Final = "sasl_ssl"
+ADDRESSES: Final = ("listeners", "advertised.listeners")
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 CLIENTS: Final = ("confluent_kafka", "aiokafka", "kafka_python", "java")
 
 
 class Security:
-    """The certificates and users of one broker; they stay through its restarts and resets."""
+    """The certificates and users of a broker, or of a cluster; they stay through restarts and resets."""
 
     def __init__(self) -> None:
         self._secured: Secured | None = None
@@ -42,15 +43,17 @@ class Security:
         """The users that there are."""
         return frozenset() if self._secured is None else frozenset(user.name for user in self._secured.users)
 
-    def secure(self, options: Mapping[str, str], data_dir: object) -> dict[str, str]:
+    def secure(self, options: Mapping[str, str], data_dir: object = None) -> dict[str, str]:
         """The options of a secured broker. The files are in the data directory that was given, else in a temporary
         one. Errors: ConfigError, OSError."""
         if self._secured is None:
             from barnabas.broker.cli.secure import secure
 
             self._secured = secure(self._directory(data_dir), broker_config.load(options=options), machine_names=())
-            return {**options, **self._secured.configs}
-        return {**self._secured.configs, **options}  # whose listener is the one of the first run, with its port
+        addresses = {
+            key: f"SASL_SSL://{options[key].partition('://')[2]}" for key in ADDRESSES if key in options
+        }  # the broker's own, and not those of the one that was secured first
+        return {**self._secured.configs, **options, **addresses}
 
     def _directory(self, data_dir: object) -> Path:
         if data_dir is not None:
@@ -68,7 +71,7 @@ class Security:
         prepare(self._secured, server)
 
     async def add_user(self, name: str, server: Server) -> None:
-        """Add a user to a running broker. Errors: ApiError."""
+        """Add a user by a running broker, the controller of a cluster. Errors: ApiError."""
         from barnabas.broker.api.first_users import FirstUser
         from barnabas.broker.cli.secure import add_users
         from barnabas.broker.client.users import new_password
@@ -103,9 +106,17 @@ class Security:
             self._temporary = None
 
 
+def is_known(user: str, server: Server) -> bool:
+    """Whether a user may log in at a broker."""
+    from barnabas.broker.quotas.alterations import config_entity
+
+    entity = config_entity([("user", user)])
+    return bool(server.services.configs.overrides(*entity))
+
+
 class BrokerCertificates:
-    """The certificates that a secured broker presents to new connections, as faults of a test want it: written to its
-    file, and read from there by the running broker and by a later start. Broker's loop only.
+    """The certificates that secured brokers present to new connections, as faults of a test want it: written to their
+    file, and read from there by the running brokers and by a later start. Broker's loop only.
     """
 
     def __init__(self, path: Path, servers: Callable[[], Sequence[Server]]) -> None:

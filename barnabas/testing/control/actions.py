@@ -63,8 +63,6 @@ def start_broker(asked: Asked) -> Json:
         raise Refused(
             400, f"leave {kept[0]} out: the data of this broker is temporary; `serve --data-dir` keeps that of main"
         )
-    if "security" in given and count > 1:
-        raise Refused(400, "security is for a single broker: `serve --secure --brokers 3` secures several")
     if "port" in given:
         configs["listeners"] = f"PLAINTEXT://127.0.0.1:{_port(given['port'], count)}"
     texts = {key: str(value) for key, value in configs.items() if count == 1 or key not in NEED_OTHERS}
@@ -90,7 +88,7 @@ def broker(asked: Asked) -> Json:
 
 
 def client_config(asked: Asked) -> Json:
-    owner, served = asked.served.broker, asked.served
+    owner, served = asked.served.owner, asked.served
     served.check_running()
     user, client = asked.arguments.get("user", "client"), asked.arguments.get("client", "confluent_kafka")
     config = owner.client_config(user, client)

@@ -17,7 +17,7 @@ from barnabas.wire.schema import Array, Message
 
 if TYPE_CHECKING:
     from barnabas.broker.cli.secure_clients import Account
-    from barnabas.testing.brokers.broker import Broker
+    from barnabas.testing.brokers.security import Security
     from barnabas.testing.contents.group import Group
     from barnabas.testing.contents.records import Record
     from barnabas.testing.control.served import Served
@@ -45,15 +45,13 @@ def broker(served: Served) -> Json:
         "bootstrap_servers": servers,
         "nodes": nodes,
         "warnings": list(served.warnings),
-        "security": None if isinstance(owner, Cluster) else security(owner),
+        "security": None if owner._security is None else security(owner._security),
     }
 
 
-def security(owner: Broker) -> Json | None:
-    """What every client of a secured broker needs; None for one that anybody may use."""
-    accounts = [account for name in ("admin", "client") if (account := owner._account(name)) is not None]
-    if not accounts:
-        return None
+def security(secured: Security) -> Json:
+    """What every client of a secured broker or cluster needs."""
+    accounts = [secured.account(name, "") for name in ("admin", "client")]
     return {
         "protocol": "SASL_SSL",
         "mechanism": MECHANISM,

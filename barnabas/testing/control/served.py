@@ -225,7 +225,7 @@ def new_owner(
     clock_ms: int | None = None,
     security: str | None = None,
 ) -> Broker | Cluster:
-    """A single broker, with TLS and users if it has `security`, or a cluster of several in these racks, not started
+    """A single broker, or a cluster of several in these racks, with TLS and users if it has `security`, not started
     yet; with `clock_ms` its time stands still there. Raises Refused.
     """
     clock = None if clock_ms is None else ManualClock(clock_ms)
@@ -237,4 +237,4 @@ def new_owner(
     own = {key for key in configs if key in _OF_EACH_BROKER or "." not in key}
     if own:
         raise Refused(400, f"a cluster sets {', '.join(sorted(own))} for each broker by itself: leave it out")
-    return Cluster(brokers, racks=racks, clock=clock, configs=configs)
+    return Cluster(brokers, racks=racks, clock=clock, security=security, configs=configs)

@@ -73,7 +73,7 @@ VERBS: Final = (
         Field("brokers", fields.BROKERS, "More than one make a cluster, with the nodes 0 and so on."),
         Field("port", fields.PORT, "Where a single broker listens on 127.0.0.1. Default: a free port."),
         Field("configs", fields.CONFIGS, "Kafka's keys, as in server.properties."),
-        Field("security", fields.SECURITY, "TLS and users, for a single broker: the response has what clients need."),
+        Field("security", fields.SECURITY, "TLS and users: the response has what clients need."),
         Field("racks", fields.TEXTS, "The rack of each broker of a cluster."),
         Field("clock_ms", fields.NUMBER, "Its time, in ms since 1970, which only advance moves."),
         Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start, and again after each reset."),

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import BufferedReader, RawIOBase
-from socket import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname as path_of
 
@@ -62,7 +61,7 @@ def read_url(
             connection.connect()
             connection.sock.settimeout(read_timeout_s)
             method = "GET" if form is None else "POST"
-            answer = cast(socket, _Answer(connection.sock, clock, read_timeout_s))
+            answer: Any = _Answer(connection.sock, clock, read_timeout_s)
             connection.request(method, target, form, dict(headers))
             with HTTPResponse(answer, method=method) as response:
                 content = _read_page(response)
@@ -86,7 +85,7 @@ class _Answer(RawIOBase):
     """What a server sends, headers included, until the time for it is over, which begins with this object; in place of
     a socket, of which a response wants a file."""
 
-    def __init__(self, connected: socket, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, connected: Any, clock: Clock, timeout_s: float) -> None:
         self._connected = connected
         self._clock = clock
         self._timeout_s = timeout_s
@@ -103,4 +102,4 @@ class _Answer(RawIOBase):
         if left_s <= 0:
             raise TimeoutError(f"not complete within {self._timeout_s:g} s")
         self._connected.settimeout(left_s)
-        return self._connected.recv_into(buffer)
+        return int(self._connected.recv_into(buffer))

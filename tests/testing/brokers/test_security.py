@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from barnabas.testing import Broker
+from barnabas.testing import Broker, Cluster
 from tools.waiting import PATIENCE_S
 
 
@@ -76,3 +76,23 @@ def test_a_directory_keeps_users(tmp_path: Path) -> None:
     with Broker(security="sasl_ssl", data_dir=tmp_path) as broker:
         assert broker.client_config("client")["sasl.password"] == config["sasl.password"]
         assert broker.topic_names() == ["t"]
+
+
+def test_a_cluster() -> None:
+    """Its users are everywhere at once, and a broker that was killed logs in to the others again."""
+    with Cluster(security="sasl_ssl") as cluster:
+        alice = cluster.client_config("alice")
+        for broker in cluster.brokers:
+            write(alice | {"bootstrap.servers": broker.bootstrap_servers}, "t")
+        leader = cluster.leader("t")
+        cluster.brokers[leader].kill()
+        write(alice, "t")
+        cluster.brokers[leader].start()
+        cluster.wait_in_sync()
+        bob = cluster.client_config("bob")
+        cluster.restart()
+        for config in (alice, bob):
+            write(config, "t")
+        assert len(cluster.topic("t").records()) == 6
+        cluster.reset()
+        write(bob, "t")

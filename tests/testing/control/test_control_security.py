@@ -99,14 +99,17 @@ def test_faults_of_security_over_http(control: ControlClient) -> None:
     assert remove(denied) >= 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"security": "kerberos"}, "one of sasl_ssl"),
-        ({"security": "sasl_ssl", "brokers": 3}, "single broker"),
-    ],
-)
-def test_other_security_is_refused(control: ControlClient, fields: dict[str, Any], told: str) -> None:
-    answer = control.ask("POST", "/brokers", **fields)
+def test_a_cluster(control: ControlClient) -> None:
+    """A user that is added is known to all brokers."""
+    told = control.done("POST", "/brokers", name="several", security="sasl_ssl", brokers=3)
+    assert told["security"]["users"].keys() == {"admin", "client"}
+    config = control.done("POST", "/brokers/several/client_config", user="alice")["config"]
+    for address in told["bootstrap_servers"].split(","):
+        assert write({**config, "bootstrap.servers": address}) == 0
+    control.done("DELETE", "/brokers/several")
+
+
+def test_other_security_is_refused(control: ControlClient) -> None:
+    answer = control.ask("POST", "/brokers", security="kerberos")
     assert answer.status == 400
-    assert told in answer.content["error"]
+    assert "one of sasl_ssl" in answer.content["error"]
