@@ -1,4 +1,4 @@
-"""The fuzzing targets of logins: messages of SASL, tokens, keys of their issuers, JAAS lines.
+"""The fuzzing targets of logins: messages of SASL, tokens, keys of their issuers, JAAS lines, names of Kerberos.
 
 Parts of an input that are several texts are separated by zero bytes. Keys are made of fixed bytes, so that the same
 input means the same each time.
@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from barnabas.broker.api.authentication import AuthenticatedRequests
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.cluster.login_file import login_module
 from barnabas.broker.handlers import load_handler
 from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session
-from barnabas.broker.security.sasl import jaas, jwks, plain, scram
+from barnabas.broker.security.sasl import jaas, jwks, kerberos_names, plain, scram
 from barnabas.broker.security.sasl.jwt import Claims, JwtValidator, check_claims
+from barnabas.broker.security.sasl.kerberos_names import NoShortName, RuleError, ShortNamer
 from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity
 from barnabas.broker.security.sasl.oauthbearer import InvalidToken, OAuthBearer
@@ -29,6 +31,12 @@ from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram_credentials import Credential
 from barnabas.broker.security.sasl.unsecured_jwt import UnsecuredJwtValidator
 from barnabas.clock import ManualClock
+from barnabas.controller.coordination.digest_md5 import (
+    DigestMd5Client,
+    DigestMd5Error,
+    DigestMd5Login,
+    DigestMd5Server,
+)
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -359,6 +367,97 @@ def _scram_credential(data: bytes) -> None:
         raise AssertionError("a credential is read differently after it is written")
 
 
+# --- logins to ZooKeeper, and Kerberos ------------------------------------------------------------
+
+
+def _digest_md5_server(data: bytes) -> None:
+    """The client's messages of a login to ZooKeeper, in turn."""
+    server = DigestMd5Server({USER.username: USER.password}.get, bytes)
+    for message in (b"", *data.split(b"\0")):
+        try:
+            server.respond(message)
+        except DigestMd5Error:
+            return
+        if server.username is not None:
+            check_text(server.username)
+            if server.username != USER.username:
+                raise AssertionError(f"a login as {server.username}")
+
+
+def _digest_md5_client(data: bytes) -> None:
+    """What ZooKeeper sends in a login, in turn."""
+    client = DigestMd5Client(DigestMd5Login(*USER), bytes)
+    for message in data.split(b"\0"):
+        try:
+            client.respond(message)
+        except DigestMd5Error:
+            return
+
+
+def _digest_md5_messages() -> tuple[bytes, bytes, bytes]:
+    """The challenge, the response and the last message of a login."""
+    server, client = (
+        DigestMd5Server({USER.username: USER.password}.get, bytes),
+        DigestMd5Client(DigestMd5Login(*USER), bytes),
+    )
+    challenge = server.respond(b"")
+    response = client.respond(challenge)
+    return challenge, response, server.respond(response)
+
+
+def _digest_md5_responses() -> list[bytes]:
+    _, response, _ = _digest_md5_messages()
+    return [response, response + b",authzid=user", response.replace(b"charset=utf-8,", b"") + b"\0x"]
+
+
+def _digest_md5_challenges() -> list[bytes]:
+    challenge, _, last = _digest_md5_messages()
+    return [challenge + b"\0" + last, challenge + b',realm="another\\"",qop="auth,auth-int"\0' + last]
+
+
+def _login_file(data: bytes) -> None:
+    """A JAAS file of sections."""
+    text = data.decode(errors="replace")
+    for section in ("Client", "Server"):
+        try:
+            found = login_module(text, section)
+        except ValueError as error:
+            check_text(str(error))
+            continue
+        if found is not None and jaas.parse(found.line()) != found:
+            raise AssertionError("a login module is read differently after it is written")
+
+
+_RULES: Final = (
+    r"RULE:[1:$1@$0](.*@EXAMPLE\.COM)s/@.*//",
+    "RULE:[2:$1;$2](^.*;admin$)s/;admin$//L",
+    "RULE:[2:$1]s/-/_/g/U",
+    "DEFAULT",
+)
+
+
+def _kerberos_names(data: bytes) -> None:
+    """Principals of clients, one after the other, by fixed rules; and rules, which are compiled and not applied: an
+    administrator's regular expression may take as long as it likes."""
+    *principals, rules = data.decode(errors="replace").split("\0")
+    try:
+        ShortNamer("EXAMPLE.COM", rules.split("\n"))
+    except RuleError as error:
+        str(error)
+    namer = ShortNamer("EXAMPLE.COM", _RULES)
+    for principal in principals:
+        try:
+            name = kerberos_names.parse(principal)
+            short_name = namer.short_name(name)
+        except NoShortName as error:
+            str(error)
+            continue
+        if name.realm is not None and ("/" in short_name or "@" in short_name):
+            raise AssertionError(f"{short_name!r} of {principal!r} is no short name")
+
+
+_NAMES: Final = ("alice@EXAMPLE.COM", "bob-x/admin@EXAMPLE.COM", "kafka/broker.example@OTHER", "carol", "a/b/c@R@S")
+
 LOGIN_TARGETS: Final = (
     Target("sasl-plain", _log_in("PLAIN"), given(b"\0user\0pencil", b"user\0user\0pencil", b"\0\xff\0\xfe")),
     *(Target(f"sasl-{name.lower()}", _log_in(name), partial(_scram_seeds, name)) for name in MECHANISMS),
@@ -370,4 +469,12 @@ LOGIN_TARGETS: Final = (
     Target("token-claims", _claims, _claims_seeds),
     Target("jwk-sets", _key_set, _key_set_seeds),
     Target("jaas-lines", _jaas_line, given(*_JAAS_LINES)),
+    Target("digest-md5-server", _digest_md5_server, _digest_md5_responses),
+    Target("digest-md5-client", _digest_md5_client, _digest_md5_challenges),
+    Target(
+        "login-files",
+        _login_file,
+        given(*(b"// x\n" + name + b" {\n  " + _JAAS_LINES[0] + b"\n};\n" for name in (b"Client", b'"Server"'))),
+    ),
+    Target("kerberos-names", _kerberos_names, given("\0".join((*_NAMES, "\n".join(_RULES))).encode())),
 )

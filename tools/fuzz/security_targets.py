@@ -1,4 +1,4 @@
-"""The fuzzing targets of keys, certificates and their principals, and of ACLs: requests and znodes.
+"""The fuzzing targets of keys, certificates and their principals, and of ACLs and delegation tokens.
 
 Parts of an input that are several texts are separated by zero bytes.
 """
@@ -35,6 +35,13 @@ from barnabas.controller.acl_znodes import (
     encode_acl_change,
     encode_acls,
 )
+from barnabas.controller.token_znodes import (
+    TOKEN_CHANGES,
+    DelegationToken,
+    decode_token,
+    decode_token_change,
+    encode_token,
+)
 from barnabas.controller.znodes import DamagedZnode
 from barnabas.wire import codec, messages
 from barnabas.wire.errors import ApiError, ProtocolError
@@ -42,7 +49,7 @@ from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from tools.fuzz.login_targets import NOW_S, signing_key
-from tools.fuzz.target import Target, check_text, given, run_now
+from tools.fuzz.target import NOW_MS, Target, check_text, given, run_now
 
 # --- keys and certificates ------------------------------------------------------------------------
 
@@ -261,10 +268,32 @@ def _acl_znode_seeds() -> list[bytes]:
     return [b"\0" + acls, b"\1" + acls, b"\2" + changes[0], b"\3" + changes[1], b"\0"]
 
 
+def _token_znodes(data: bytes) -> None:
+    """A delegation token, or the notification of a change; the first byte chooses."""
+    payload = data[1:]
+    try:
+        if not data or data[0] % 2:
+            token_id = decode_token_change(f"{TOKEN_CHANGES}/token_change_0000000001", payload)
+            check_text(token_id)
+            return
+        token = decode_token("abc", payload)
+    except DamagedZnode as error:
+        str(error)
+        return
+    if decode_token("abc", encode_token(token)) != token:
+        raise AssertionError("a token is read differently after it is written")
+
+
+def _token_znode_seeds() -> list[bytes]:
+    token = DelegationToken("abc", "User:alice", "User:b/c", ("User:d", "User:*"), NOW_MS, NOW_MS + 2, NOW_MS + 1)
+    return [b"\0" + encode_token(token), b"\1abc"]
+
+
 SECURITY_TARGETS: Final = (
     Target("key-stores", _store, _store_seeds),
     Target("client-certificates", _client_certificate, _certificate_seeds),
     Target("principal-rules", _principal_rules, given(*_RULES)),
     Target("acl-requests", _acl_requests, _acl_request_seeds),
     Target("acl-znodes", _acl_znodes, _acl_znode_seeds),
+    Target("token-znodes", _token_znodes, _token_znode_seeds),
 )
