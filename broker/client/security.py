@@ -49,7 +49,8 @@ class TokenLogin:
     """A bearer token, for OAUTHBEARER: from the client credentials grant of `endpoint_url` (RFC 6749, section 4.4),
     from a file, which a `file:` URL names, or without a signature in the name of `unsecured_subject`.
 
-    `extensions` are sent beside the token (RFC 7628, section 3.1). `tls` is for the endpoint.
+    `extensions` are sent beside the token (RFC 7628, section 3.1). `tls` is for the endpoint. With `header_urlencode`
+    id and secret are encoded as RFC 6749 says in section 2.3.1; by default not, as by Kafka's clients and librdkafka.
     """
 
     endpoint_url: str = ""
@@ -59,6 +60,7 @@ class TokenLogin:
     unsecured_subject: str = ""
     extensions: tuple[tuple[str, str], ...] = ()
     tls: Tls | None = None
+    header_urlencode: bool = False
 
 
 @dataclass(frozen=True, slots=True)

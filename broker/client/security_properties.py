@@ -163,6 +163,7 @@ class SecurityProperties:
             unsecured_subject="" if url else options.get(_UNSECURED_SUBJECT) or self._principal(),
             extensions=tuple(extensions.items()),
             tls=self._tls(),
+            header_urlencode=self._first("sasl.oauthbearer.header.urlencode").lower() == "true",
         )
         if not login.endpoint_url and not login.unsecured_subject:
             raise ClientError("OAUTHBEARER needs a token: sasl.oauthbearer.token.endpoint.url, or a file: URL there")

@@ -73,14 +73,16 @@ def _granted(login: TokenLogin) -> str:
     """The token of the client credentials grant; blocks. Errors: ClientError."""
     where = f"the token endpoint {login.endpoint_url}"
     form = {"grant_type": "client_credentials"} | ({"scope": login.scope} if login.scope else {})
-    names = (urllib.parse.quote_plus(login.client_id), urllib.parse.quote_plus(login.client_secret))
+    client = [login.client_id, login.client_secret]
+    if login.header_urlencode:
+        client = [urllib.parse.quote_plus(each) for each in client]
     try:
         request = urllib.request.Request(
             login.endpoint_url,
             urllib.parse.urlencode(form).encode(),
             {
                 "Accept": "application/json",
-                "Authorization": f"Basic {base64.b64encode(':'.join(names).encode()).decode()}",
+                "Authorization": f"Basic {base64.b64encode(':'.join(client).encode()).decode()}",
                 "Content-Type": "application/x-www-form-urlencoded",
             },
         )

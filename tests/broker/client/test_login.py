@@ -17,6 +17,7 @@ import trustme
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.errors import BrokerUnavailable
 from barnabas.broker.client.security import Security, Tls, TokenLogin, UserLogin
+from barnabas.broker.client.security_properties import SecurityProperties
 from barnabas.wire.errors import ErrorCode
 from tests.broker.client.secured_broker import PASSWORD, TOKEN, USER, SecuredBroker
 
@@ -164,6 +165,10 @@ def test_a_token_that_is_refused(tmp_path: Path) -> None:
         )
 
 
+AS_IT_IS, URL_ENCODED = "Basic YXBwOnMvZWNyZXQ=", "Basic YXBwOnMlMkZlY3JldA=="
+"""The client app with the secret s/ecret."""
+
+
 class Issuer(http.server.BaseHTTPRequestHandler):
     """Grants the token to one client."""
 
@@ -172,7 +177,7 @@ class Issuer(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         type(self).asked.append((self.headers["Authorization"], body))
-        is_known = self.headers["Authorization"] == "Basic YXBwOnMlMkZlY3JldA=="
+        is_known = self.headers["Authorization"] in (AS_IT_IS, URL_ENCODED)
         answer = json.dumps({"access_token": TOKEN} if is_known else {"error": "invalid_client"}).encode()
         self.send_response(200 if is_known else 401)
         self.send_header("Content-Length", str(len(answer)))
@@ -194,12 +199,20 @@ def issuer() -> Iterator[str]:
         thread.join()
 
 
-def test_a_token_that_is_granted(issuer: str) -> None:
-    """The id and the secret are encoded as RFC 6749, section 2.3.1, says."""
+@pytest.mark.parametrize(("urlencode", "sent"), [("", AS_IT_IS), ("false", AS_IT_IS), ("true", URL_ENCODED)])
+def test_a_token_that_is_granted(issuer: str, urlencode: str, sent: str) -> None:
     broker = SecuredBroker(mechanisms=["OAUTHBEARER"])
-    login = TokenLogin(issuer, client_id="app", client_secret="s/ecret", scope="kafka all")
-    connect(broker, Security(login=login))
-    assert Issuer.asked == [("Basic YXBwOnMlMkZlY3JldA==", b"grant_type=client_credentials&scope=kafka+all")]
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": issuer,
+        "sasl.oauthbearer.client.id": "app",
+        "sasl.oauthbearer.client.secret": "s/ecret",
+        "sasl.oauthbearer.scope": "kafka all",
+        "sasl.oauthbearer.header.urlencode": urlencode,
+    }
+    connect(broker, SecurityProperties(properties).security())
+    assert Issuer.asked == [(sent, b"grant_type=client_credentials&scope=kafka+all")]
     assert broker.used == ["OAUTHBEARER"]
 
 
