@@ -99,8 +99,8 @@ WITHOUT_EFFECT: Final = frozenset(
         "sasl.kerberos.ticket.renew.window.factor",
     )
 )
-"""Keys that have an effect on Kafka's brokers only where these log in to others by GSSAPI: a broker that accepts
-clients with the keys of a key table has no ticket to renew."""
+"""Keys of tickets, which Kafka's brokers renew by a command where they log in to others by GSSAPI. Here the library of
+Kerberos gets newer ones by itself, with the keys of the key table."""
 
 
 def refusal(key: ConfigKey[Any], name: str, text: str) -> str | None:

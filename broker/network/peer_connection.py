@@ -322,15 +322,13 @@ class _Link(asyncio.BufferedProtocol):
 
     def _begin_login(self) -> None:
         assert self._login is not None
-        self._exchange = self._login.mechanism.start()
+        self._exchange = self._login.mechanism.start(self.address[0])
         handshake = SaslHandshakeRequest(mechanism=self._login.mechanism.name)
         self._send_step(handshake, SASL_HANDSHAKE_VERSION, self._take_handshake)
 
     def _take_handshake(self, response: Any) -> None:
-        assert self._exchange is not None
-        if self._is_refused(response.error_code, ""):
-            return
-        self._send_message(self._exchange.first())
+        if not self._is_refused(response.error_code, ""):
+            self._deriving = asyncio.get_running_loop().create_task(self._greet(), name=f"login to {self._peer}")
 
     def _send_message(self, message: bytes) -> None:
         request = SaslAuthenticateRequest(auth_bytes=message)
@@ -348,14 +346,25 @@ class _Link(asyncio.BufferedProtocol):
         self.end(f"refuses the login of this broker: {message or ErrorCode.of(error_code).name}")
         return True
 
-    async def _answer(self, challenge: bytes, lifetime_ms: int) -> None:
-        assert self._login is not None
+    async def _greet(self) -> None:
+        """Send the first message."""
         assert self._exchange is not None
+        message = await self._made(self._exchange.first)
+        if message is not None and not self.is_over:
+            self._send_message(message)
+
+    async def _made(self, make: Callable[[], bytes | None]) -> bytes | None:
+        """A message that is made in a thread; the connection is cut if there can be none."""
+        assert self._login is not None
         try:
-            message = await self._login.threads.call(self._exchange.answer, challenge)
+            return await self._login.threads.call(make)
         except (AuthenticationFailed, RuntimeError) as error:
             self.end(f"cannot be logged in to: {error}")
-            return
+            return None
+
+    async def _answer(self, challenge: bytes, lifetime_ms: int) -> None:
+        assert self._exchange is not None
+        message = await self._made(partial(self._exchange.answer, challenge))
         if self.is_over:
             return
         if message is not None:

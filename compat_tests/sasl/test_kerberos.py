@@ -7,10 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.broker.security.sasl import jaas, kerberos
 from barnabas.spark_examples.java import JavaMissing, find_java
@@ -21,6 +24,8 @@ from tests.support.required import tool_missing
 from tools.foreign.kafka import SMALL_JVM, kafka_runtime
 from tools.foreign.kerberos import REALM, KerberosMissing, KerberosServer
 from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess, BarnabasZooKeeper
+from tools.waiting import PATIENCE_S, wait_until
 
 RULES: Final = r"RULE:[1:$1@$0](admin-.*@.*)s/admin-(.*)@.*/$1/U,DEFAULT"
 """admin-alice is ALICE, alice is alice."""
@@ -135,6 +140,45 @@ def test_a_key_table_without_the_broker(realm: KerberosServer) -> None:
             broker.start()
     finally:
         broker.close()
+
+
+@pytest.mark.full
+@pytest.mark.store
+def test_brokers_log_in_to_each_other(realm: KerberosServer) -> None:
+    """Two brokers replicate, and do so again after one of them was killed; a client, which librdkafka lets in by
+    PLAIN alone, only looks on."""
+    module = jaas.LoginModule(jaas.PLAIN_LOGIN_MODULE, options={"user_alice": "of alice"})
+    with BarnabasZooKeeper() as zookeeper, ExitStack() as stack:
+        settings = {
+            **broker_settings(KerberosCluster("", realm)),
+            "zookeeper.connect": zookeeper.address,
+            "zookeeper.session.timeout.ms": "6000",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "GSSAPI,PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+            "listener.name.plaintext.plain.sasl.jaas.config": module.line(),
+        }
+        brokers = [BarnabasProcess({**settings, "node.id": str(each)}, listen="localhost:0") for each in (1, 2)]
+        for broker in brokers:
+            broker.environment = realm.environment
+            stack.enter_context(broker)
+        client = {
+            "bootstrap.servers": ",".join(each.bootstrap_servers for each in brokers),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "of alice",
+        }
+        admin = AdminClient(client)
+        wait_until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2)
+        admin.create_topics([NewTopic("t", 1, 2, config={"min.insync.replicas": "2"})])["t"].result(PATIENCE_S)
+        producer = Producer({**client, "acks": "all"})
+        for is_killed in (True, False):
+            producer.produce("t", b"hello")
+            assert producer.flush(PATIENCE_S) == 0
+            if is_killed:
+                brokers[1].kill()
+                brokers[1].start()
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ SASL_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         MEDIUM,
         PER_BROKER,
         "",
-        "Mechanism by which brokers log in to each other: PLAIN, SCRAM or OAUTHBEARER.",
+        "Mechanism by which brokers log in to each other: PLAIN, SCRAM, OAUTHBEARER or GSSAPI.",
     ),
     *(
         (f"sasl.oauthbearer.assertion.{name}", type, default, validator, importance, READ_ONLY, "", _ASSERTION)

@@ -1,4 +1,4 @@
-"""SASL's mechanism GSSAPI: Kerberos.   RFC 4752.
+"""SASL's mechanism GSSAPI, Kerberos, on the side of a broker that is logged in to.   RFC 4752.
 
 Source: SaslServerAuthenticator and SaslServerCallbackHandler of Kafka, and GssKrb5Server of Java. The tokens of a
 security context are exchanged until it is established; then the broker offers its security layers, which is none (what
@@ -195,10 +195,10 @@ class SystemLibrary:
                 mechs=[gssapi.MechType.kerberos],
                 **({} if store is None else {"store": store}),
             )
-            return _SystemContext(gssapi, gssapi.SecurityContext(creds=credentials, usage="accept"))
+            return SystemContext(gssapi, gssapi.SecurityContext(creds=credentials, usage="accept"))
         except gssapi.exceptions.GSSError as error:
             where = "the default key table" if self._key_table is None else self._key_table
-            raise KerberosError(f"{self._principal} in {where}: {_told(error)}") from error
+            raise KerberosError(f"{self._principal} in {where}: {told(error)}") from error
 
     def default_realm(self) -> str:
         gssapi = self._gssapi
@@ -209,14 +209,14 @@ class SystemLibrary:
         return str(name).rpartition("@")[2]
 
 
-class _SystemContext:
-    """A context of the system's library."""
+class SystemContext:
+    """A context of the system's library, on either side."""
 
     def __init__(self, package: Any, context: Any) -> None:
         self._gssapi = package
         self._context = context
 
-    def step(self, token: bytes) -> bytes:
+    def step(self, token: bytes | None) -> bytes:
         return self._call(self._context.step, token) or b""
 
     def is_established(self) -> bool:
@@ -235,9 +235,9 @@ class _SystemContext:
         try:
             return function(*arguments)
         except (self._gssapi.exceptions.GSSError, UnicodeDecodeError) as error:
-            raise KerberosError(_told(error)) from error
+            raise KerberosError(told(error)) from error
 
 
-def _told(error: Any) -> str:
+def told(error: Any) -> str:
     """The reason that the library gives, in one line."""
     return " ".join(str(error).split())

@@ -27,7 +27,7 @@ ValueOf = Callable[[str], Any]
 
 JAAS_KEY: Final = "sasl.jaas.config"
 _HANDLER: Final = "sasl.server.callback.handler.class"
-_SERVICE_NAME: Final = "sasl.kerberos.service.name"
+SERVICE_NAME: Final = "sasl.kerberos.service.name"
 _VALIDATORS: Final = tuple(
     f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
     for package in ("", "secured.")
@@ -107,14 +107,7 @@ def options_of(name: str, value_of: ValueOf, *, is_required: bool = False) -> Ma
 
 def _make_kerberos(value_of: ValueOf, sources: Sources) -> Mechanism:
     """GSSAPI, with the principal and the key table of its JAAS line. Kerberos itself is not asked before the start."""
-    try:
-        package = sources.find_gssapi()
-    except ImportError as error:
-        raise MechanismError(
-            "sasl.enabled.mechanisms: GSSAPI (Kerberos), Kafka's default, needs the Python package gssapi:"
-            " pip install 'barnabas[kerberos]' (on Debian after apt-get install gcc python3-dev libkrb5-dev); or name"
-            f" other mechanisms, for example SCRAM-SHA-512 ({error})"
-        ) from error
+    package = gssapi_package(sources.find_gssapi)
     options = options_of(kerberos.MECHANISM, value_of, is_required=True)
     if value_of(_HANDLER) is not None:
         raise MechanismError(f"{_HANDLER} for GSSAPI names a Java class, which cannot be loaded")
@@ -124,7 +117,7 @@ def _make_kerberos(value_of: ValueOf, sources: Sources) -> Mechanism:
     principal = options.get("principal", "")
     if principal in ("", "*"):
         raise MechanismError(f'{JAAS_KEY} for GSSAPI has no principal="SERVICE/HOST@REALM": that of this broker')
-    _check_service_name(options.get("serviceName"), value_of(_SERVICE_NAME))
+    check_service_name(options.get("serviceName"), value_of(SERVICE_NAME))
     rules = value_of(kerberos_names.KEY)
     try:
         kerberos_names.ShortNamer("", rules)
@@ -134,13 +127,26 @@ def _make_kerberos(value_of: ValueOf, sources: Sources) -> Mechanism:
     return kerberos.Kerberos(library, lambda realm: kerberos_names.ShortNamer(realm, rules), sources.threads)
 
 
-def _check_service_name(in_line: str | None, in_key: str | None) -> None:
-    """The name must be set once, or twice as the same, as Kafka requires it (KerberosLogin.getServiceName); it is that
-    by which brokers name each other to Kerberos."""
+def gssapi_package(find: Callable[[], Any]) -> Any:
+    """The package gssapi. Raises MechanismError."""
+    try:
+        return find()
+    except ImportError as error:
+        raise MechanismError(
+            "sasl.enabled.mechanisms: GSSAPI (Kerberos), Kafka's default, needs the Python package gssapi:"
+            " pip install 'barnabas[kerberos]' (on Debian after apt-get install gcc python3-dev libkrb5-dev); or name"
+            f" other mechanisms, for example SCRAM-SHA-512 ({error})"
+        ) from error
+
+
+def check_service_name(in_line: str | None, in_key: str | None) -> str:
+    """The name by which brokers name each other to Kerberos. It must be set once, or twice as the same, as Kafka
+    requires it (KerberosLogin.getServiceName). Raises MechanismError."""
     if not in_line and not in_key:
-        raise MechanismError(f"{_SERVICE_NAME} is not set: it is the first component of the brokers' principals")
+        raise MechanismError(f"{SERVICE_NAME} is not set: it is the first component of the brokers' principals")
     if in_line and in_key and in_line != in_key:
-        raise MechanismError(f"{_SERVICE_NAME} is {in_key}, and serviceName in {JAAS_KEY} for GSSAPI is {in_line}")
+        raise MechanismError(f"{SERVICE_NAME} is {in_key}, and serviceName in {JAAS_KEY} for GSSAPI is {in_line}")
+    return in_line or in_key or ""
 
 
 def _make_scram(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:

@@ -9,13 +9,16 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from barnabas.broker.security.sasl import oauthbearer, plain
+from barnabas.broker.security.sasl import jaas, kerberos, oauthbearer, plain
 from barnabas.broker.security.sasl.making import (
     JAAS_KEY,
+    SERVICE_NAME,
     MechanismError,
     Sources,
     ValueForListener,
     ValueOf,
+    check_service_name,
+    gssapi_package,
     make_listener,
     options_of,
     refuse_tls_options,
@@ -23,7 +26,6 @@ from barnabas.broker.security.sasl.making import (
 )
 from barnabas.broker.security.sasl.mechanism import ClientMechanism
 from barnabas.broker.security.sasl.plain import Credentials
-from barnabas.broker.security.sasl.scram_credentials import MECHANISMS
 from barnabas.clock import Clock
 from barnabas.threads import Threads
 
@@ -41,6 +43,7 @@ class ClientSources(NamedTuple):
     clock: Clock
     threads: Threads
     random_bytes: Callable[[int], bytes]
+    find_gssapi: Callable[[], Any] = kerberos.find_package
 
 
 def problems(listeners: Iterable[str], brokers_listener: str | None, value: ValueForListener) -> Iterator[str]:
@@ -59,10 +62,9 @@ def problems(listeners: Iterable[str], brokers_listener: str | None, value: Valu
 def make_client(listener: str, value: ValueForListener, sources: ClientSources) -> ClientMechanism:
     """How brokers log in to others on their listener. Raises MechanismError."""
     name = value(listener, "sasl.mechanism.inter.broker.protocol", "")
-    if name not in (plain.MECHANISM, oauthbearer.MECHANISM, *MECHANISMS):
+    if name not in jaas.LOGIN_MODULES:
         raise MechanismError(
-            f"sasl.mechanism.inter.broker.protocol: {name} is not supported among brokers; use PLAIN,"
-            f" {', '.join(MECHANISMS)} or OAUTHBEARER"
+            f"sasl.mechanism.inter.broker.protocol: {name} is not one of {', '.join(jaas.LOGIN_MODULES)}"
         )
     if name not in value(listener, "sasl.enabled.mechanisms", ""):
         raise MechanismError(f"sasl.mechanism.inter.broker.protocol: {name} is not one of sasl.enabled.mechanisms")
@@ -70,6 +72,8 @@ def make_client(listener: str, value: ValueForListener, sources: ClientSources) 
     options = options_of(name, value_of, is_required=name != oauthbearer.MECHANISM)
     if name == oauthbearer.MECHANISM:
         return _make_oauthbearer(value_of, options, sources)
+    if name == kerberos.MECHANISM:
+        return _make_kerberos(value_of, options, sources)
     if not options.get("username") or not options.get("password"):
         raise MechanismError(
             f"{JAAS_KEY} for {name} has no username and password, with which this broker logs in to others"
@@ -80,6 +84,20 @@ def make_client(listener: str, value: ValueForListener, sources: ClientSources) 
     from barnabas.broker.security.sasl.scram import Client
 
     return Client(name, credentials, sources.random_bytes, is_token=options.get("tokenauth", "").lower() == "true")
+
+
+def _make_kerberos(value_of: ValueOf, options: Mapping[str, str], sources: ClientSources) -> ClientMechanism:
+    """With the principal and the key table by which the broker is logged in to."""
+    from barnabas.broker.security.sasl.kerberos_client import Client, SystemClientLibrary
+
+    package = gssapi_package(sources.find_gssapi)
+    principal, key_table = options.get("principal", ""), options.get("keyTab", "")
+    if not principal or not key_table:
+        raise MechanismError(
+            f"{JAAS_KEY} for GSSAPI has no principal and keyTab, with which this broker logs in to others"
+        )
+    service = check_service_name(options.get("serviceName"), value_of(SERVICE_NAME))
+    return Client(SystemClientLibrary(package, principal, key_table), service)
 
 
 def _make_oauthbearer(value_of: ValueOf, options: Mapping[str, str], sources: ClientSources) -> ClientMechanism:

@@ -76,7 +76,7 @@ class ClientExchange(Protocol):
     """One login on the client's side."""
 
     def first(self) -> bytes:
-        """The first message."""
+        """The first message. That of Kerberos blocks. Raises AuthenticationFailed if there can be none."""
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
@@ -90,8 +90,8 @@ class ClientMechanism(Protocol):
 
     name: str
 
-    def start(self) -> ClientExchange:
-        """An exchange for one login."""
+    def start(self, host: str = "") -> ClientExchange:
+        """An exchange for one login at a host, which Kerberos has to know."""
         ...
 
 

@@ -127,7 +127,7 @@ class Client:
         if self._prepare is not None:
             await self._prepare()
 
-    def start(self) -> Client:
+    def start(self, host: str = "") -> Client:
         return self
 
     def first(self) -> bytes:

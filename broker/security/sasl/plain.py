@@ -100,7 +100,7 @@ class Client:
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def start(self) -> Client:
+    def start(self, host: str = "") -> Client:
         return self
 
     def first(self) -> bytes:

@@ -199,7 +199,7 @@ class Client:
         self.random_bytes = random_bytes
         self._salted: tuple[bytes, int, bytes] | None = None
 
-    def start(self) -> _ClientExchange:
+    def start(self, host: str = "") -> _ClientExchange:
         return _ClientExchange(self)
 
     def salted_password(self, salt: bytes, iterations: int) -> bytes:

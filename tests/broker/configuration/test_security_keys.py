@@ -48,6 +48,7 @@ EVERY_MECHANISM: Final = {
                 "password": "y",
                 "useKeyTab": "true",
                 "storeKey": "true",
+                "keyTab": "/x",
                 "principal": "kafka/h@R",
             },
         ).line()
@@ -78,9 +79,9 @@ def keys_that_are_read() -> set[str]:
     make_listener("SASL_SSL", look_up, Sources(nothing, nothing, bytes, nothing, find_gssapi=lambda: nothing))
     clients = {f"{endpoint}": "https://x/", "sasl.oauthbearer.client.credentials.client.id": "x"}
     clients["sasl.oauthbearer.client.credentials.client.secret"] = "y"
-    for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"):
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI"):
         config = configured(**{**clients, "sasl.mechanism.inter.broker.protocol": mechanism})
-        make_client("SASL_SSL", partial(look, config), ClientSources(nothing, nothing, bytes))
+        make_client("SASL_SSL", partial(look, config), ClientSources(nothing, nothing, bytes, lambda: nothing))
     return read
 
 

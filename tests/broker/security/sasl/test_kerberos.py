@@ -1,4 +1,4 @@
-"""GSSAPI on the broker's side, with a library that a test plays. compat_tests/sasl/test_kerberos.py has the other."""
+"""GSSAPI on both sides, with a library that a test plays. compat_tests/sasl/test_kerberos.py has the other."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.security.sasl import jaas, making
 from barnabas.broker.security.sasl.kerberos import Context, Kerberos, KerberosError
+from barnabas.broker.security.sasl.kerberos_client import Client, InitiatedContext
 from barnabas.broker.security.sasl.kerberos_names import ShortNamer
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity, PreparationFailed
 from barnabas.threads import OneThread
@@ -157,6 +158,76 @@ async def test_preparation() -> None:
         await found.start().take(b"last")
     library.problem = ""
     assert await found.start().take(b"last") == b"answer"
+
+
+# --- a broker that logs in ------------------------------------------------------------------------
+
+
+class FakeInitiatedContext(FakeContext):
+    """The other side of a FakeContext: its tokens are those that are taken there."""
+
+    def __init__(self, tokens: list[bytes]) -> None:
+        super().__init__("", tokens)
+        self._is_established = False
+
+    def step(self, token: bytes | None) -> bytes:
+        if token not in (None, b"answer", b"more"):
+            raise KerberosError("Invalid token was supplied")
+        self._is_established = token == b"answer"
+        return self._answers.pop(0) if self._answers else b""
+
+    def is_established(self) -> bool:
+        return self._is_established
+
+
+class FakeClientLibrary:
+    def __init__(self, *tokens: bytes) -> None:
+        self._tokens = tokens
+        self.asked: list[tuple[str, str]] = []
+
+    def initiate(self, service: str, host: str) -> InitiatedContext:
+        self.asked.append((service, host))
+        if not self._tokens:
+            raise KerberosError("kafka/a@HERE in /x: Cannot find KDC for realm")
+        return FakeInitiatedContext(list(self._tokens))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "answers"), [((b"last",), (b"answer",)), ((b"first", b"last"), (b"more", b"answer"))]
+)
+async def test_a_login_of_a_broker(tokens: tuple[bytes, ...], answers: tuple[bytes, ...]) -> None:
+    """Message after message with the other side; the service is that of the host of the connection."""
+    library = FakeClientLibrary(*tokens)
+    client = Client(library, "kafka").start("b.example")
+    server = mechanism(FakeLibrary("kafka/a@HERE", answers)).start()
+    message: bytes | None = client.first()
+    while message is not None:
+        message = client.answer(await server.take(message))
+    assert server.identity == Identity("kafka")
+    assert library.asked == [("kafka", "b.example")]
+
+
+def test_a_login_that_cannot_begin() -> None:
+    with pytest.raises(AuthenticationFailed, match=r"Kerberos, kafka@b\.example: kafka/a@HERE in /x: Cannot"):
+        Client(FakeClientLibrary(), "kafka").start("b.example").first()
+
+
+@pytest.mark.parametrize(
+    ("challenges", "reason"),
+    [
+        ([b"garbage"], "Invalid token"),
+        ([b"answer", b"unsigned \1\0\0\0"], "invalid MIC"),
+        ([b"answer", b"signed \2\0\0\0"], "wants a security layer"),
+        ([b"answer", b"signed \1"], "wants a security layer"),
+    ],
+)
+def test_challenges_that_are_refused(challenges: list[bytes], reason: str) -> None:
+    client = Client(FakeClientLibrary(b"last"), "kafka").start("b.example")
+    client.first()
+    for challenge in challenges[:-1]:
+        client.answer(challenge)
+    with pytest.raises(AuthenticationFailed, match=reason):
+        client.answer(challenges[-1])
 
 
 # --- the configuration ----------------------------------------------------------------------------
