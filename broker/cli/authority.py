@@ -47,6 +47,15 @@ class Issued:
         return "<certificate and key>"
 
 
+def names_in(certificate: x509.Certificate) -> list[str]:
+    """The host names and the addresses in a certificate. Errors: ValueError for extensions that cannot be read."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
 class Authority:
     """A CA's certificate and key. `now_ms` is the present time, from which certificates are valid."""
 

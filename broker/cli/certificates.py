@@ -180,11 +180,8 @@ def _description(path: Path, certificate: x509.Certificate, now: datetime.dateti
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names = [*extension.get_values_for_type(x509.DNSName), *map(str, extension.get_values_for_type(x509.IPAddress))]
-    except x509.ExtensionNotFound:
-        names = []
+    from barnabas.broker.cli.authority import names_in
+
     try:
         is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -195,7 +192,7 @@ def _description(path: Path, certificate: x509.Certificate, now: datetime.dateti
         "subject": subject,
         "principal": f"User:{subject}",
         "issuer": certificate.issuer.rfc4514_string(),
-        "names": names,
+        "names": names_in(certificate),
         "is_authority": is_authority,
         "valid_from": certificate.not_valid_before_utc.isoformat(),
         "expires": certificate.not_valid_after_utc.isoformat(),

@@ -229,10 +229,9 @@ def _is_valid_for(path: Path, hosts: Sequence[str], now_ms: int) -> bool:
     """Whether the certificate in a file is for all these names, and valid for some time. Raises: OSError."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (FileNotFoundError, ValueError, x509.ExtensionNotFound):
+        there = set(authority.names_in(certificate))
+    except (FileNotFoundError, ValueError):
         return False
-    there = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
     now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
     left = certificate.not_valid_after_utc - now
     return {_plain(host) for host in hosts} <= there and left > datetime.timedelta(days=_RENEWED_DAYS_BEFORE)

@@ -6,16 +6,16 @@ settings, run on other machines.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.security import OAUTHBEARER, PLAIN, SCRAM_SHA_512, Security, Tls, TokenLogin, UserLogin
 from barnabas.broker.security.sasl.jaas import LoginModule
+from barnabas.broker.security.tls import stores
+from barnabas.broker.security.tls.stores import StoreError
 
 _MODULES: Final = "org.apache.kafka.common.security"
-_KEY: Final = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----\n?", re.DOTALL)
-_PKCS8: Final = (b"PRIVATE KEY", b"ENCRYPTED PRIVATE KEY")
+_PKCS8: Final = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
 """The forms of a private key that Java reads."""
 
 
@@ -90,11 +90,13 @@ def _java_tls(tls: Tls) -> dict[str, str]:
 
 def _java_key(tls: Tls) -> dict[str, str]:
     """The private key in a form that Java reads. Errors: ClientError."""
-    found = _KEY.search(tls.key)
-    if found is None:
-        raise ClientError("the client's certificate has no private key")
-    if found[1] in _PKCS8:
-        return {"ssl.keystore.key": found[0].decode(), "ssl.key.password": tls.key_password}
+    try:
+        entry = stores.private_key_in(tls.key)
+        pem = entry.pem
+    except (StoreError, ValueError) as error:
+        raise ClientError("the client's certificate has no private key") from error
+    if entry.label in _PKCS8:
+        return {"ssl.keystore.key": pem.decode(), "ssl.key.password": tls.key_password}
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,
@@ -103,7 +105,7 @@ def _java_key(tls: Tls) -> dict[str, str]:
     )
 
     try:
-        key = load_pem_private_key(found[0], tls.key_password.encode() or None)
+        key = load_pem_private_key(pem, tls.key_password.encode() or None)
     except (ValueError, TypeError) as error:
         raise ClientError("the private key cannot be read: it is damaged, or needs another password") from error
     return {"ssl.keystore.key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()}

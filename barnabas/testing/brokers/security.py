@@ -130,7 +130,11 @@ class BrokerCertificates:
 
     def put_expired(self) -> None:
         """Present one that has expired a day ago."""
-        self._put(self._issued(_names(self._own), days_ago=2))
+        from cryptography import x509
+
+        from barnabas.broker.cli.authority import names_in
+
+        self._put(self._issued(names_in(x509.load_pem_x509_certificate(self._own)), days_ago=2))
 
     def put_for_host(self, host: str) -> None:
         """Present one that names this host alone. Errors: ClientError for a name that no certificate can have."""
@@ -153,15 +157,6 @@ class BrokerCertificates:
             for server in self._servers():
                 if server.tls is not None:
                     server.tls.read_again()
-
-
-def _names(certificate: bytes) -> list[str]:
-    """The names and addresses in a certificate (PEM)."""
-    from cryptography import x509
-
-    found = x509.load_pem_x509_certificate(certificate)
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def client_config(client: str, bootstrap_servers: str, account: Account | None) -> dict[str, Any]:

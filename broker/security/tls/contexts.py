@@ -108,11 +108,6 @@ class Tls:
     mapping: PrincipalMapping
     stamps: tuple[Stamp | None, ...]
 
-    @property
-    def checks_host_names(self) -> bool:
-        """Whether `client` compares the host name with the certificate of the server."""
-        return self.client.check_hostname
-
 
 def load(settings: TlsSettings) -> Tls:
     """Read the stores, and make the contexts. Blocking, some milliseconds. Raises TlsConfigError."""

@@ -75,8 +75,8 @@ def test_client_certificates(authority: Authority) -> None:
 
 
 def test_host_names(authority: Authority) -> None:
-    assert tls(authority).checks_host_names
-    assert not tls(authority, endpoint_identification_algorithm="").checks_host_names
+    assert tls(authority).client.check_hostname
+    assert not tls(authority, endpoint_identification_algorithm="").client.check_hostname
     with pytest.raises(TlsConfigError, match="ldaps is not supported"):
         tls(authority, endpoint_identification_algorithm="LDAPS")
 
