@@ -482,13 +482,15 @@ class Committer(Worker):
         super().__init__(*arguments)
         self._group = f"group-{self.process}"
         self._found_less = 0
+        self._late: set[int] = set()
+        """The offsets of requests without an answer. Any of them may arrive after later ones, which nothing fences."""
 
     async def run_once(self) -> None:
         await self.pause(0.3)
         before = self.recorder.committed.get((self._group, 0), 0)
         node_id = await self.client.coordinator(self._group)
         found = await fetch_committed(self.client, node_id, self._group, self.topic)
-        if found is not None and max(found, 0) < before:
+        if found is not None and max(found, 0) < before and found not in self._late:
             # A broker may still act as the coordinator for a while after another one was elected.
             self._found_less += 1
             if self._found_less > FOUND_LESS_MAX:
@@ -498,7 +500,11 @@ class Committer(Worker):
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=before + 1)
         topic = OffsetCommitRequestTopic(name=self.topic, partitions=[partition])
         request = OffsetCommitRequest(group_id=self._group, topics=[topic])
-        reply = await self.client.send(request, node_id, max_version=7)
+        try:
+            reply = await self.client.send(request, node_id, max_version=7)
+        except ClientError:
+            self._late.add(before + 1)
+            raise
         error = ErrorCode.of(reply.topics[0].partitions[0].error_code)
         self.recorder.tell(f"{self.name}: {before + 1} {error.name}")
         if error is ErrorCode.NONE:

@@ -78,9 +78,10 @@ class Member(Worker):
     async def _commit(self, member: GroupMember) -> None:
         offsets = {name: offset + self.draw.randint(1, 3) for name, offset in self._offsets.items()}
         try:
-            await member.commit(offsets)
+            await member.commit(offsets, timeout_s=0)
         except ClientError:
-            member.must_rejoin = True  # the group's committed offset is unknown now
+            # The request may arrive later, after the next one: a retry would not end that, a new generation does.
+            member.must_rejoin = True
             raise
         if member.must_rejoin:
             return
