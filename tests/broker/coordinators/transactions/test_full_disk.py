@@ -156,7 +156,7 @@ def test_retries_of_refused_markers_take_little_processor_time(broker: Broker) -
     with FullDisk(broker, lambda path: "/many-" in path) as disk:
         ending.start()
         disk.refuses()
-        assert_within(15, work_s, used_s, "in a second")
+        assert_within(25, work_s, used_s, "in a second")
     ending.join(PATIENCE_S)
     assert not ending.is_alive()
 
