@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
+import tests.support.hypothesis_profiles  # noqa: E402, F401 - registers them
 from tools.processes.barnabas import BarnabasProcess  # noqa: E402
 from tools.waiting import PATIENCE_S  # noqa: E402
 

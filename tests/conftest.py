@@ -3,13 +3,8 @@
 import signal
 
 import pytest
-from hypothesis import settings
 
-# Other work on the machine is no fault of what is tried: there is no deadline. The same code has the same examples each
-# time, but in `make test-full`, which chooses `at-random` and tells the seed.
-settings.register_profile("at-random", deadline=None)
-settings.register_profile("ours", deadline=None, derandomize=True)
-settings.load_profile("ours")
+import tests.support.hypothesis_profiles  # noqa: F401 - registers them
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -222,6 +223,15 @@ def test_markers_choose_the_part(has: tuple[str, ...], gate: list[str], full: li
 
     assert parts(tiers.GATE) == gate
     assert parts(tiers.FULL) == full
+
+
+@pytest.mark.parametrize("part", tiers.FULL, ids=lambda part: part.name)
+def test_each_part_knows_the_profile_of_hypothesis(part: Part) -> None:
+    """pytest loads the conftest.py of the part's own folders alone before it reads options."""
+    options = ["--hypothesis-profile=at-random", "--collect-only", "-q", "--ignore-glob=*/test_*.py"]
+    command = [sys.executable, "-m", "pytest", *options, *part.paths]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 
 
 def test_a_run_without_a_test_is_no_success(tmp_path: Path, said: list[str]) -> None:

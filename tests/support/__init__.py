@@ -8,7 +8,8 @@
 - Ctrl-C at each point of a command: `interrupted_command.py`.
 - A whole broker under callbacks in random order: `broker_simulation.py`.
 - What a client may do, for handlers: `fake_authorizer.py`.
-- Values that the gate samples: `parameters.py`; tools that a machine lacks: `required.py`.
+- Values that the gate samples: `parameters.py`; the profiles of Hypothesis: `hypothesis_profiles.py`; tools that a
+  machine lacks: `required.py`.
 
 Other faults of disks: `FaultyFiles` in `tests/storage/conftest.py`, and power cuts in `tools/simulation/world/disk.py`.
 A test patches nothing; bugs put in on purpose are listed in `tests/test_patches.py`.
