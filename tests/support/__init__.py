@@ -8,6 +8,7 @@
 - Ctrl-C at each point of a command: `interrupted_command.py`.
 - A whole broker under callbacks in random order: `broker_simulation.py`.
 - What a client may do, for handlers: `fake_authorizer.py`.
+- Each event loop in turn: `event_loops.py`.
 - Values that the gate samples: `parameters.py`; the profiles of Hypothesis: `hypothesis_profiles.py`; tools that a
   machine lacks: `required.py`.
 

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-import uvloop
 
 from barnabas.broker.cli.process import End
+from barnabas.broker.event_loops import new_event_loop
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("new_event_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+@pytest.mark.parametrize("new_event_loop", [asyncio.SelectorEventLoop, new_event_loop])
 def test_a_signal_wakes_the_loop_that_waits_for_sockets(
     new_event_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from barnabas.broker.http.connections import CONNECTIONS_MAX
 from barnabas.broker.server import Broker
 from tests.broker.running import running
 from tests.support.certificates import Authority
+from tests.support.event_loops import RUNS
 from tools.waiting import until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -29,7 +29,7 @@ async def get(broker: Broker, context: ssl.SSLContext | None) -> bytes:
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("run", RUNS)
 def test_pages_are_encrypted(run: Run, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     configs = {

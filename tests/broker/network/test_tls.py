@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from barnabas.broker.network.tls_handshakes import HANDSHAKE_TIMEOUT_MS
 from barnabas.broker.server import Broker
@@ -22,6 +21,7 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import running
 from tests.support.certificates import Authority
+from tests.support.event_loops import RUNS
 from tools.attack.hostile import frame, produce
 from tools.waiting import until
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 FETCH_VERSION = 12
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
-BOTH_LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+BOTH_LOOPS = pytest.mark.parametrize("run", RUNS)
 
 
 @pytest.fixture
