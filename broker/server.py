@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
+from barnabas.broker.api.large_replies import LargeReplies
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.configuration.config import BrokerConfig
@@ -266,7 +267,10 @@ class Broker:
         self.commands, self.controller = parts.commands, parts.controller
         self.features, self.producer_ids = parts.features, parts.producer_ids
         self.services = parts.services
-        self.dispatcher = Dispatcher(parts.services, self._find_handler, foundation.network_clock, self.metrics)
+        large_replies = LargeReplies(foundation.network_timers, self.environment.work_s)
+        self.dispatcher = Dispatcher(
+            parts.services, self._find_handler, foundation.network_clock, self.metrics, large_replies
+        )
         self.dispatcher.intercept(self._interceptor)
         parts.on_quotas = self._enforce
         return parts

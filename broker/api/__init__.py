@@ -8,7 +8,8 @@
   `serve --brokers`, and carries logins out.
 - `local.py` is a client in the broker's own process, with the limits of others; `first_users.py` adds users by it.
 - `metering.py` counts requests for the quotas of their clients, once there is a quota.
-- `large_requests.py` limits how many large requests are served at the same time.
+- `large_requests.py` limits how many large requests are served at the same time; `large_replies.py` makes large replies
+  one after the other, with rests in between.
 
 For handlers: `reply_room.py` limits the size of a response; `current_leader.py` names the leader in responses to
 Produce and Fetch; `token_requests.py` says who may request delegation tokens. `response_errors.py` finds error codes

@@ -16,6 +16,7 @@ from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.large_replies import LargeReplies
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.api.response_errors import error_counter
@@ -135,6 +136,7 @@ class Dispatcher:
         find_handler: Callable[[int], Handler[Any, Any] | None],
         clock: Clock,
         metrics: RequestMetrics,
+        large_replies: LargeReplies,
     ) -> None:
         self.clock = clock
         self.metrics = metrics
@@ -145,7 +147,7 @@ class Dispatcher:
         self._large_requests_of_brokers = LargeRequests()
         self._large_requests_to_controller = LargeRequests()
         self._requests_of_many_elements = LargeRequests(MANY_ELEMENTS_BYTES_MAX)
-        self._large_replies = asyncio.Lock()
+        self._large_replies = large_replies
         self.dispatch: Serve = self.serve
         """Called by connections: `serve` itself, unless there is an interceptor."""
         self._new_context: Callable[..., RequestContext] = RequestContext
@@ -261,10 +263,8 @@ class Dispatcher:
         return route
 
     async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
-        """Handle a request whose response may be large: one in a round of the event loop."""
-        async with self._large_replies:
-            await asyncio.sleep(0)
-            response = handle(request, context)
+        """Handle a request whose response may be large."""
+        response = await self._large_replies.make(partial(handle, request, context))
         return response if isinstance(response, Message) else await response
 
     def _answer(
@@ -328,13 +328,13 @@ class Dispatcher:
             raise self._unforeseen(context, error) from error
         if not route.handler.has_large_replies:
             return cast("Parts | None", answer(lambda: known))
-        # One after the other, and when cancelled requests have released their memory; other tasks have their turn in
-        # between.
-        async with self._large_replies:
-            await asyncio.sleep(0)
-            while self._services.connections.is_crowded:
-                await self._services.connections.has_room.wait()
-            return cast("Parts | None", answer(lambda: known))
+        reply = await self._large_replies.make(partial(answer, lambda: known), self._unread_replies_have_room)
+        return cast("Parts | None", reply)
+
+    async def _unread_replies_have_room(self) -> None:
+        """Wait until cancelled requests have released their memory, or readers have read."""
+        while self._services.connections.is_crowded:
+            await self._services.connections.has_room.wait()
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
         self.metrics.count_error(context.api_key, ErrorCode.UNKNOWN_SERVER_ERROR)

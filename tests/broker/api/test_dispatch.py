@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.dispatch import REQUEST_BYTES_MAX, Dispatcher
+from barnabas.broker.api.large_replies import LargeReplies
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, SERVED_BYTES_MAX
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.handlers import api_versions
@@ -32,6 +33,7 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResp
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.reader_source import ELEMENTS_MAX
 from barnabas.wire.schema import Message
+from tests.support.manual_timers import ManualTimers
 from tools.attack.hostile import frame
 
 HEARTBEAT, LIST_GROUPS = HeartbeatRequest.API_KEY, ListGroupsRequest.API_KEY
@@ -60,7 +62,9 @@ class Bench:
         self.session = Session(None, ListenerContext("LISTENER"), 7, client_host="10.0.0.1")
         self._connection: Any = SimpleNamespace(session=self.session, hold=self._hold)
         self.held = 0
-        self.dispatcher = Dispatcher(services, handlers.get, ManualClock(), self.metrics)
+        self.dispatcher = Dispatcher(
+            services, handlers.get, ManualClock(), self.metrics, LargeReplies(ManualTimers(), lambda: 0)
+        )
 
     def _hold(self, size: int) -> None:
         self.held += size

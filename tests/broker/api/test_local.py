@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.dispatch import Dispatcher
+from barnabas.broker.api.large_replies import LargeReplies
 from barnabas.broker.api.local import LocalClient, LocalResources
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.network.outcome import CloseConnection, Delayed
@@ -39,9 +40,10 @@ class Bench:
         services: Any = SimpleNamespace(config=SimpleNamespace(inter_broker_listener_name="BROKERS"), authorizer=None)
         self.metrics = RequestMetrics()
         find = {handler.key: handler}.get
-        dispatcher = Dispatcher(services, find, ManualClock(), self.metrics)
-        self.budget = InflightBudget(BUDGET_BYTES)
         self.timers = ManualTimers()
+        large_replies = LargeReplies(self.timers, lambda: 0)
+        dispatcher = Dispatcher(services, find, ManualClock(), self.metrics, large_replies)
+        self.budget = InflightBudget(BUDGET_BYTES)
         resources = LocalResources(dispatcher, self.budget, request_bytes_max, self.timers, OsThreads())
         self.client = LocalClient(resources, "LISTENER", "a console")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.api.dispatch import Dispatcher
+from barnabas.broker.api.large_replies import LargeReplies
 from barnabas.broker.api.local import LocalClient, LocalResources
 from barnabas.broker.handlers import find_handler_in_cluster
 from barnabas.broker.observability.request_metrics import RequestMetrics
@@ -57,8 +58,15 @@ class World(NamedTuple):
         server = self.broker.server
         secrets = RegisteredSecrets(server.services.node_id, lambda: {KAFKA_BROKER_ID: ""}, look_up)
         services = replace(server.services, broker_secrets=secrets, **parts)
-        dispatcher = Dispatcher(services, find_handler_in_cluster, services.network_clock, RequestMetrics())
-        resources = LocalResources(dispatcher, InflightBudget(2**30), 2**30, ManualTimers(), OsThreads())
+        timers = ManualTimers()
+        dispatcher = Dispatcher(
+            services,
+            find_handler_in_cluster,
+            services.network_clock,
+            RequestMetrics(),
+            LargeReplies(timers, lambda: 0),
+        )
+        resources = LocalResources(dispatcher, InflightBudget(2**30), 2**30, timers, OsThreads())
         client_id = f"broker-{KAFKA_BROKER_ID}-test" if of_broker else "a client"
         client = LocalClient(resources, server.config.listeners[0].name, client_id)
         client.session.listener = client.session.listener._replace(is_inter_broker=of_broker)
