@@ -27,6 +27,11 @@ BARNABAS, BARNABAS_ZOOKEEPER, KAFKA = "barnabas", "barnabas-zookeeper", "kafka"
 TARGET = os.environ.get("BARNABAS_COMPAT_TARGET", BARNABAS)
 LOG_TAIL_CHARACTERS = 6000
 
+plays_broker = pytest.mark.skipif(
+    TARGET == BARNABAS_ZOOKEEPER, reason="with ZooKeeper only registered brokers are believed (decision 17)"
+)
+"""Marks tests that send what only brokers may send. A broker alone believes them, and Apache Kafka does."""
+
 MakeTopic = Callable[..., str]
 
 

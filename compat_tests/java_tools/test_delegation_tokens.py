@@ -15,12 +15,20 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOOL = "kafka-delegation-tokens"
 NOT_OVER_PLAINTEXT = "UnsupportedByAuthenticationException"
 FIELDS = ("TOKENID", "HMAC", "OWNER", "REQUESTER", "RENEWERS", "ISSUEDATE", "EXPIRYDATE", "MAXDATE")
+CREDENTIALS = {
+    "username": "carol",
+    "password": "c-secret",
+    "user_alice": "a-secret",
+    "user_bob": "b-secret",
+    "user_carol": "c-secret",
+}
 CONFIGS = {
     "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "listener.name.plaintext.plain.sasl.jaas.config": jaas.LoginModule(
-        jaas.PLAIN_LOGIN_MODULE, options={"user_alice": "a-secret", "user_bob": "b-secret", "user_carol": "c-secret"}
+        jaas.PLAIN_LOGIN_MODULE, options=CREDENTIALS
     ).line(),
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "delegation.token.secret.key": "the key of all brokers",
 }
 

@@ -20,12 +20,14 @@ def client_file(path: Path, mechanism: str, password: str) -> Path:
 
 def test_scram(tools_for: Any, start_cluster: Any, topic_name: str, tmp_path: Path) -> None:
     """A line goes there and back; with another password the producer fails."""
-    users = jaas.LoginModule(jaas.PLAIN_LOGIN_MODULE, options={"user_alice": "first"}).line()
+    credentials = {"username": "alice", "password": "first", "user_alice": "first"}
+    users = jaas.LoginModule(jaas.PLAIN_LOGIN_MODULE, options=credentials).line()
     cluster = start_cluster(
         {
             "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
             "listener.name.plaintext.plain.sasl.jaas.config": users,
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
         }
     )
     tools = tools_for(cluster)

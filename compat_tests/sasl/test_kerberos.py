@@ -92,8 +92,8 @@ def kerberos_cluster(realm: KerberosServer) -> Iterator[KerberosCluster]:
     found = KerberosCluster("", realm)
     cluster = BarnabasTarget(broker_settings(found))
     cluster.environment = realm.environment
-    cluster.start()
     try:
+        cluster.start()
         yield found._replace(bootstrap_servers=cluster.bootstrap_servers)
     finally:
         cluster.close()

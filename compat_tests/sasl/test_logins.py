@@ -22,7 +22,7 @@ with warnings.catch_warnings():  # as in kafka_python_client/conftest.py
     from kafka.errors import KafkaError as KafkaPythonError
     from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = pytest.mark.slow
 
 IN_THE_GATE: Final = {"confluent": "SCRAM-SHA-512", "aiokafka": "SCRAM-SHA-256", "kafka_python": "PLAIN"}
 WRONG: Final = {"password": "wrong", "user": "stranger"}

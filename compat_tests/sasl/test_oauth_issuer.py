@@ -74,6 +74,8 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture(scope="module")
 def bootstrap_servers(issuer: Issuer) -> Iterator[str]:
     """A broker that accepts the issuer's tokens for the audience kafka."""
+    options = {"clientId": "alice", "clientSecret": SECRET}
+    login = jaas.LoginModule(jaas.OAUTHBEARER_LOGIN_MODULE, options=options).line()
     cluster = new_cluster(
         {
             "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
@@ -81,11 +83,14 @@ def bootstrap_servers(issuer: Issuer) -> Iterator[str]:
             "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.url}/jwks",
             "sasl.oauthbearer.expected.audience": "kafka",
             "sasl.oauthbearer.expected.issuer": issuer.url,
+            "sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
+            "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+            "listener.name.plaintext.oauthbearer.sasl.jaas.config": login,
             "connection.failed.authentication.delay.ms": "10",
         }
     )
-    cluster.start()
     try:
+        cluster.start()
         yield cluster.bootstrap_servers
     finally:
         cluster.close()

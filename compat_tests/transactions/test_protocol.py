@@ -35,6 +35,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from compat_tests.conftest import plays_broker
 from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_request
 from compat_tests.semantics.test_offsets import commit
 from compat_tests.transactions.producer import (
@@ -719,6 +720,7 @@ def answers_to_brokers(connection: Connection, version: int, *transactions: Any)
     }
 
 
+@plays_broker
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_verify_partitions(new_producer: NewProducer, ready_topic: Callable[..., str], version: int) -> None:
     topic = ready_topic(partitions=2)
@@ -752,6 +754,7 @@ def test_brokers_verify_partitions(new_producer: NewProducer, ready_topic: Calla
     assert verify() in ([TRANSACTION_ABORTABLE] * 2, [CONCURRENT_TRANSACTIONS] * 2), "as long as markers are written"
 
 
+@plays_broker
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_add_partitions_of_several_transactions(
     new_producer: NewProducer, connection: Connection, ready_topic: Callable[..., str], version: int
