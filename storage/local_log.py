@@ -65,6 +65,12 @@ class LocalLog:
         return self._sealed_bytes + self.segments[-1].size
 
     @property
+    def start_offset(self) -> int:
+        """The offset from which on there may be batches in files here (Kafka's localLogStartOffset). It may be below
+        the log start offset, which counts for readers, until retention has removed the segments."""
+        return self.segments[0].base_offset
+
+    @property
     def size_in_bytes(self) -> int:
         """Bytes of all segments, without indexes."""
         return sum(segment.size for segment in self.segments)

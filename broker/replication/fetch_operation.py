@@ -11,7 +11,7 @@ find nothing.
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
@@ -38,6 +38,11 @@ REGIONS_MAX = 64 if sys.platform == "linux" else 0
 """The number of partitions of one fetch whose batches stay in their files, since each takes a descriptor: slightly more
 than Java's defaults request, 50 MiB with 1 MiB per partition. On other systems sendfile loses count when the socket is
 full."""
+
+
+LOADS_AHEAD_MAX = 3
+"""The number of cold reads of one fetch that are loaded together with the one at which its pass stopped. Other fetches
+have the other threads."""
 
 
 @dataclass(slots=True)
@@ -116,6 +121,20 @@ class _Listening:
             partition.remove_listener(look)
         if self._attention is not None:
             self._attention.waiting.pop(self._join, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A cold read that a thread loads."""
+
+    cold: ColdRead
+    data: asyncio.Future[FetchData]
+
+
+def _retrieve(load: asyncio.Future[FetchData]) -> None:
+    """Take note of an error, so that asyncio does not log it."""
+    if not load.cancelled():
+        load.exception()
 
 
 class FetchOperation:
@@ -246,14 +265,47 @@ class FetchOperation:
             await self.finish_pass(self.read_again())
 
     async def finish_pass(self, cold: ColdRead | None) -> None:
-        """Load the cold read at which a pass stopped, and continue the pass. One partition is read at a time, as in
-        Kafka: the bytes that the partitions before it returned decide how many it may return, if any."""
+        """Load the cold read at which a pass stopped, and continue the pass."""
+        loads: dict[int, _Load] = {}
         while cold is not None:
             try:
-                self.supply(cold, await self._replicas.threads.call(cold.load))
+                self.supply(*await self._load(cold, loads))
             except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                 self._add_error(self._asked[self._position], error)
             cold = self.read_now()
+
+    async def _load(self, cold: ColdRead, loads: dict[int, "_Load"]) -> tuple[ColdRead, FetchData]:
+        """Load a cold read, together with those of the next partitions (`loads`, by position)."""
+        load = loads.pop(self._position, None)
+        if load is not None:
+            data = await load.data
+            if data.records:
+                return load.cold, data
+        if load is None and not loads:
+            for position, ahead in self._cold_reads_ahead():
+                loads[position] = load = _Load(ahead, self._replicas.threads.call(ahead.load))
+                load.data.add_done_callback(_retrieve)  # the fetch may be over by then
+        return cold, await self._replicas.threads.call(cold.load)
+
+    def _cold_reads_ahead(self) -> Iterator[tuple[int, ColdRead]]:
+        """The cold reads of the next partitions, each with its position. Kafka loads one partition at a time, because
+        the bytes of the partitions before it limit how many it may return. Here partitions are loaded at the same time
+        if there is room for all that each of them may return."""
+        bytes_left = self._bytes_left - self._asked[self._position].max_bytes
+        next_position = self._position + 1
+        for position, asked in enumerate(self._asked[next_position : next_position + LOADS_AHEAD_MAX], next_position):
+            if bytes_left < asked.max_bytes:
+                return
+            bytes_left -= asked.max_bytes
+            try:
+                partition, max_offset = self._locate(asked)
+                log, offset = partition.log, asked.fetch_offset
+                if log.read(offset, asked.max_bytes, max_offset=max_offset, min_one_message=False).records:
+                    return  # the next ones are likely to be in memory, too
+            except ColdRead as cold:
+                yield position, cold
+            except Exception:  # noqa: BLE001 - the pass finds it again
+                return
 
     def _locate(self, asked: FetchPartition) -> tuple[Partition, int]:
         """The hosted partition and the offset that readers may not pass; raises ApiError."""

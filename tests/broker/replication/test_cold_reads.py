@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from barnabas.broker.replication.fetch_operation import LOADS_AHEAD_MAX
 from barnabas.broker.server import Broker as BrokerServer
+from barnabas.storage.files import Buffer
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.os_files import OsFiles
 from barnabas.storage.segment_reader import FetchData
@@ -90,14 +92,15 @@ def produce(broker: Broker, value: bytes, *, is_commit: bool) -> None:
     (producer.commit_transaction if is_commit else producer.abort_transaction)(30)
 
 
-def log_of(server: BrokerServer) -> PartitionLog:
-    return server.replicas.partition_or_error("t", 0).log
+def log_of(server: BrokerServer, topic: str = "t", partition: int = 0) -> PartitionLog:
+    return server.replicas.partition_or_error(topic, partition).log
 
 
-def roll(broker: Broker) -> None:
+def roll(broker: Broker, topic: str = "t", partition: int = 0) -> None:
     async def roll() -> None:
-        log_of(broker.server).roll()
-        await broker.server.replicas.flusher.flush(log_of(broker.server))  # what is not on the disk is not compacted
+        log = log_of(broker.server, topic, partition)
+        log.roll()
+        await broker.server.replicas.flusher.flush(log)  # what is not on the disk is not compacted
 
     broker.call(roll())
 
@@ -222,3 +225,91 @@ def test_an_append_during_a_cold_read_does_no_harm(broker: Broker, disk: Threads
     answer = fetch_while(broker, disk, append)
     assert b"aborted" in bytes(answer.records)
     assert [found.first_offset for found in answer.aborted_transactions or ()] == [0]
+
+
+class FilesThatMeet(ColdFiles):
+    """Files of which reads begin when `count` of them are there; `side_by_side` is the largest number that was."""
+
+    def __init__(self) -> None:
+        self.count = self.side_by_side = 0
+        self._reading = 0
+        self._changed = threading.Condition()
+
+    def pread(self, descriptor: int, size: int, position: int) -> Buffer:
+        with self._changed:
+            self._reading += 1
+            self.side_by_side = max(self.side_by_side, self._reading)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.side_by_side >= self.count, PATIENCE_S)
+        try:
+            return super().pread(descriptor, size, position)
+        finally:
+            with self._changed:
+                self._reading -= 1
+
+    def meet(self, count: int) -> None:
+        """Begin to measure."""
+        self.side_by_side = 0
+        self.count = count
+
+
+PARTITIONS = 12
+
+
+@pytest.fixture
+def files() -> FilesThatMeet:
+    return FilesThatMeet()
+
+
+@pytest.fixture
+def cold_topic(tmp_path: Path, files: FilesThatMeet) -> Iterator[Broker]:
+    """A broker with a topic `c` of twelve partitions, of which each has one record of 100 bytes on the disk."""
+    with Broker(data_dir=tmp_path, files=files) as broker:
+        broker.create_topic("c", partitions=PARTITIONS)
+        for partition in range(PARTITIONS):
+            broker.topic("c").produce(b"%d:" % partition + bytes(100), partition=partition)
+            roll(broker, "c", partition)
+        broker.restart()
+        yield broker
+
+
+def fetch_all(broker: Broker, max_bytes: int, partition_max_bytes: int) -> dict[int, bytes]:
+    """The number at the start of the record of each partition that returned one."""
+    partitions = [
+        FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=partition_max_bytes)
+        for partition in range(PARTITIONS)
+    ]
+    request = FetchRequest(max_bytes=max_bytes, topics=[FetchTopic(topic="c", partitions=partitions)])
+    with connect(broker.bootstrap_servers) as connection:
+        response = ask(connection, request, FETCH_VERSION, FetchResponse)
+    (topic,) = response.responses
+    assert [found.partition_index for found in topic.partitions] == list(range(PARTITIONS))
+    return {
+        found.partition_index: bytes(found.records)[:-100].rpartition(b":")[0][-1:]
+        for found in topic.partitions
+        if found.records
+    }
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "partition_max_bytes", "side_by_side", "found"),
+    [
+        pytest.param(8_000, 500, 1 + LOADS_AHEAD_MAX, PARTITIONS, id="there is room for all"),
+        pytest.param(2_500, 800, 3, PARTITIONS, id="there is room for three"),
+        pytest.param(15_000, 15_000, 1, PARTITIONS, id="one may take all"),
+        pytest.param(400, 300, 1, 2, id="the bytes of the first ones leave no room"),
+        pytest.param(1 << 20, 100, 1 + LOADS_AHEAD_MAX, 1, id="only the first one may exceed its limit"),
+    ],
+)
+def test_cold_reads_are_side_by_side_as_far_as_there_is_room(
+    cold_topic: Broker,
+    files: FilesThatMeet,
+    max_bytes: int,
+    partition_max_bytes: int,
+    side_by_side: int,
+    found: int,
+) -> None:
+    files.meet(side_by_side)
+    answer = fetch_all(cold_topic, max_bytes, partition_max_bytes)
+    assert answer == {partition: b"%d" % (partition % 10) for partition in range(found)}
+    assert files.side_by_side == side_by_side
