@@ -13,5 +13,5 @@
   tests), `spark_pipelines.py`.
 
 A new workload is a function and a `Workload` in `workloads/`, and an entry of `WORKLOADS` there; `python -m
-benchmarks.report` writes its section of docs/benchmarks/results.md.
+benchmarks.report` writes its section of the page in docs/benchmarks/results/ whose mark names it.
 """

@@ -4,10 +4,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -17,6 +17,9 @@ from benchmarks.system import BARNABAS, FLOOR, KAFKA, PEERS
 from tools.markdown import wrapped
 
 RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
+GOALS_MET = "The goals that are met, by the median of the pairs:"
+_RESULTS_OF = re.compile(r"<!-- results of (W[W\d, ]*) -->")
+"""The start of what is written on a page that has the tables of some workloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +180,14 @@ def rich_table(run: Run) -> Table:
 
 
 def markdown(run: Run) -> str:
-    """The tables of docs/benchmarks/results.md: the machine, then a heading and a table for each workload."""
+    """The tables of docs/benchmarks/results/: the machine, then a heading and a table for each workload."""
     systems = _present(run)
     told = {**run.environment, "columns": ", ".join(systems.values())}
     text = [f"- {name}: {value}" for name, value in told.items()]
     if run.is_quick:
         text.append("- sizes: those of --quick, a check of the harness rather than a measurement")
     for row, title, of_row in _blocks(run.measurements):
-        text += ["", f"### {row}: {title if of_row else f'{title}: failed'}", ""]
+        text += ["", f"## {row}: {title if of_row else f'{title}: failed'}", ""]
         if row in run.made:
             text += [wrapped(run.made[row] + "."), ""]
         if of_row:
@@ -197,6 +200,38 @@ def markdown(run: Run) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(text)).rstrip()
 
 
+class _Parts(NamedTuple):
+    """The parts of a text from `markdown`: up to the first workload, the text of each, and the lines about failures."""
+
+    told: str
+    of_row: dict[str, str]
+    failures: list[str]
+
+    @classmethod
+    def of(cls, results: str) -> "_Parts":
+        told, *blocks = re.split(r"(?:^|\n\n)(?=## W\d)", results.strip())
+        text, *failures = re.split(r"\n\n(?=- W\d+ failed)", blocks[-1]) if blocks else [""]
+        of_row = {block.removeprefix("## ").partition(":")[0]: block for block in [*blocks[:-1], text] if block}
+        return cls(told, of_row, failures[0].splitlines() if failures else [])
+
+    def updated(self, new: "_Parts") -> "_Parts":
+        """The new parts, with the workloads that they have not, and what is told about their failures. Raises
+        ValueError where such workloads were measured on another machine, with other versions or with other columns."""
+        if not self.of_row.keys() <= new.of_row.keys() and self.told != new.told:
+            raise ValueError(
+                "the table there has other columns, versions or another machine: give files of all its rows"
+            )
+        blocks = {**self.of_row, **new.of_row}
+        stay = [line for line in self.failures if _row_of(line) not in new.of_row]
+        in_order = {row: blocks[row] for row in sorted(blocks, key=_place)}
+        return _Parts(new.told, in_order, [*stay, *new.failures])
+
+    def tables(self, rows: Iterable[str]) -> str:
+        """Those of some workloads, with what is told about their failures."""
+        failed = [line for line in self.failures if _row_of(line) in rows]
+        return "\n\n".join([*(text for row, text in self.of_row.items() if row in rows), "\n".join(failed)]).strip()
+
+
 def with_results(document: str, results: str) -> str:
     """A document with its part between the marks replaced; workloads that the new part has not stay, with what is told
     about their failures.
@@ -204,31 +239,70 @@ def with_results(document: str, results: str) -> str:
     Raises ValueError when it has no marks, or workloads would stay that were measured on another machine, with other
     versions or with other columns.
     """
-    head, start, rest = document.partition(RESULTS_START)
+    before, there, after = _marked(document, RESULTS_START)
+    parts = _Parts.of(there).updated(_Parts.of(results))
+    return before + "\n\n".join([parts.told, parts.tables(parts.of_row)]).strip() + after
+
+
+def pages_with_results(pages: Mapping[str, str], results: str) -> dict[str, str]:
+    """The same for a page and those below it, by their paths as the first one links to them. The first page has the
+    machine, and how many of its goals each workload meets; each other page has the tables of the workloads that its
+    mark names.
+
+    Raises ValueError also when no page is for a workload.
+    """
+    (head, first), *others = pages.items()
+    before, there, after = _marked(first, RESULTS_START)
+    told, _, _ = there.strip().partition("\n\n")
+    rows = {path: _rows(path, text) for path, text in others}
+    old = _Parts(told, {}, [])
+    for path, text in others:
+        _, of_rows, _ = _marked(text, _mark(rows[path]))
+        old = old.updated(_Parts.of(of_rows)._replace(told=told))
+    parts = old.updated(_Parts.of(results))
+    page_of = {row: path for path, of_page in rows.items() for row in of_page}
+    if homeless := [row for row in parts.of_row if row not in page_of]:
+        raise ValueError(f"no page is for {', '.join(homeless)}: name them in the mark of one")
+    goals = [_goals_met(row, text, page_of[row]) for row, text in parts.of_row.items()]
+    written = {head: before + "\n\n".join([parts.told, GOALS_MET, "\n".join(goals)]) + after}
+    for path, text in others:
+        before, _, after = _marked(text, _mark(rows[path]))
+        written[path] = before + (parts.tables(rows[path]) or "Not measured yet.") + after
+    return written
+
+
+def _marked(document: str, mark: str) -> tuple[str, str, str]:
+    """The text up to the mark, from there to the mark of the end, and the rest."""
+    head, start, rest = document.partition(mark)
     there, end, tail = rest.partition(RESULTS_END)
     if not start or not end:
-        raise ValueError(f"the document has no {RESULTS_START} ... {RESULTS_END}")
-    made_on, old, old_failures = _split(there)
-    told, new, failures = _split(results)
-    if not old.keys() <= new.keys():
-        if made_on != told:
-            raise ValueError(
-                "the table there has other columns, versions or another machine: give files of all its rows"
-            )
-        stay = [line for line in old_failures if line[2:].partition(" ")[0] not in new]
-        blocks = {**old, **new}
-        results = "\n\n".join(
-            [told, *(blocks[row] for row in sorted(blocks, key=_place)), "\n".join([*stay, *failures])]
-        )
-    return f"{head}{start}\n{results.rstrip()}\n{end}{tail}"
+        raise ValueError(f"the document has no {mark} ... {RESULTS_END}")
+    return f"{head}{start}\n", there, f"\n{end}{tail}"
 
 
-def _split(results: str) -> tuple[str, dict[str, str], list[str]]:
-    """The parts of a text from `markdown`: up to the first workload, the text of each, and the lines about failures."""
-    head, *blocks = re.split(r"\n\n(?=### W\d)", results.strip())
-    text, *failures = re.split(r"\n\n(?=- W\d+ failed)", blocks[-1]) if blocks else [""]
-    of_row = {block.removeprefix("### ").partition(":")[0]: block for block in [*blocks[:-1], text] if block}
-    return head, of_row, failures[0].splitlines() if failures else []
+def _rows(path: str, page: str) -> list[str]:
+    """The workloads that the mark of a page names."""
+    found = _RESULTS_OF.search(page)
+    if found is None:
+        raise ValueError(f"{path} has no <!-- results of ... --> ... {RESULTS_END}")
+    return found[1].split(", ")
+
+
+def _mark(rows: Iterable[str]) -> str:
+    return f"<!-- results of {', '.join(rows)} -->"
+
+
+def _goals_met(row: str, block: str, path: str) -> str:
+    """A line of the first page: a workload's title, with a link to its table, and how many of its goals are met."""
+    title = block.partition("\n")[0].partition(": ")[2]
+    last_cells = [line.rsplit("|", 2)[1] for line in block.splitlines() if line.startswith("| ")]
+    verdicts = [each.strip() for cell in last_cells[1:] for each in cell.split(";") if each.strip()]
+    met = sum(verdict.startswith("yes") for verdict in verdicts)
+    return wrapped(f"- {row}, [{title}]({path}): {met} of {len(verdicts)}")
+
+
+def _row_of(failure: str) -> str:
+    return failure.removeprefix("- ").partition(" ")[0]
 
 
 def _place(row: str) -> int:
@@ -282,9 +356,18 @@ def _made(run: Run, of_row: Sequence[Measurement]) -> str:
     return ", ".join(told)
 
 
+def write(into: Path, results: str) -> None:
+    """Put tables into a document; where a folder of its name has pages, into these."""
+    below = sorted(into.with_suffix("").glob("*.md"))
+    texts = {page.relative_to(into.parent).as_posix(): page.read_text() for page in [into, *below]}
+    written = pages_with_results(texts, results) if below else {into.name: with_results(texts[into.name], results)}
+    for path, text in written.items():
+        (into.parent / path).write_text(text)
+
+
 def main() -> int:
-    """Print the table of files that `make bench ARGS='--json FILE'` wrote, or put it into a document; rows that no file
-    has stay there as they are."""
+    """Print the table of files that `make bench ARGS='--json FILE'` wrote, or put it into a document and the pages in
+    the folder of its name; rows that no file has stay there as they are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace these rows there")
@@ -294,7 +377,7 @@ def main() -> int:
         if options.into is None:
             print(results)
         else:
-            options.into.write_text(with_results(options.into.read_text(), results))
+            write(options.into, results)
     except ValueError as error:
         sys.exit(str(error))
     return 0

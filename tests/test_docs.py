@@ -64,10 +64,14 @@ def is_tried(name: str) -> bool:
     return name.removeprefix("A") in ATTACKS or (ROOT / name.strip("`")).is_file()
 
 
-def limits(begin: str, end: str) -> str:
-    """A part of docs/limits.md, without line breaks in items."""
-    page = (DOCS / "limits.md").read_text()
-    return re.sub(r"\n +", " ", page[page.index(begin) : page.index(end)])
+def limits(page: Path) -> str:
+    """A page below docs/limits.md, without line breaks in items."""
+    return re.sub(r"\n +", " ", page.read_text())
+
+
+LISTENERS_PAGE = DOCS / "limits/listeners.md"
+LIMITS = sorted(set((DOCS / "limits").glob("*.md")) - {LISTENERS_PAGE})
+"""The pages of all other limits."""
 
 
 def test_each_number_of_an_attack_means_one_thing() -> None:
@@ -84,10 +88,13 @@ def test_each_number_of_an_attack_means_one_thing() -> None:
 
 def test_each_limit_is_tried() -> None:
     """By an attack, or by a test that is there."""
-    bounded = re.findall(r"^- \*\*.*$", limits("## What is bounded", "### Effects on clients"), re.MULTILINE)
-    assert len(bounded) > 40
+    of_page = {page: re.findall(r"^ *- .*$", limits(page), re.MULTILINE) for page in LIMITS}
+    assert all(of_page.values())
+    bounded = [limit for found in of_page.values() for limit in found]
+    assert len(bounded) > 80
     for limit in bounded:
         tried_by = re.search(r"\(([^()]*)\)\.$", limit)
+        assert limit.startswith("- **"), limit
         assert tried_by, limit
         for name in tried_by[1].split(", "):
             assert is_tried(name), limit
@@ -100,7 +107,7 @@ LISTENERS = {
     "controller/coordination/zookeeper_server/server.py": 1,
     "barnabas/testing/brokers/kept_network.py": 0,  # hands on what it is asked for
 }
-"""The files that listen, and the number of headings in `docs/limits.md` for each."""
+"""The files that listen, and the number of headings in `docs/limits/listeners.md` for each."""
 
 
 def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
@@ -112,7 +119,7 @@ def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
         if re.search(r"bound\.listen\(", path.read_text())
     }
     assert listening == set(LISTENERS)
-    headings = limits("## Every listener", "## What is bounded").split("\n### ")[1:]
+    headings = limits(LISTENERS_PAGE).split("\n## ")[1:]
     assert len(headings) == sum(LISTENERS.values())
     kinds = [re.findall(r"^- ([\w -]+): ", heading, re.MULTILINE) for heading in headings]
     assert len(kinds[0]) == 7
@@ -164,6 +171,15 @@ def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")}
     assert {path for path, _ in links(DOCS / "index.md")} == pages - {"index.md"}
     assert set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())) == pages
+
+
+HEADS = sorted(page for page in DOCS.glob("**/*.md") if page.with_suffix("").is_dir())
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda page: str(page.relative_to(DOCS)))
+def test_the_head_of_a_folder_leads_to_all_its_pages(head: Path) -> None:
+    pages = {str(page.relative_to(head.parent)) for page in head.with_suffix("").glob("*.md")}
+    assert sorted(pages - {path for path, _ in links(head)}) == []
 
 
 def rooms() -> list[Path]:

@@ -1,7 +1,8 @@
 """The gate (`make test`) proves each promise, not only the longer runs (`make test-full`).
 
-Each promise of `docs/durability.md`, each client of `compat_tests/README.md` and each pipeline of `spark_examples/` has
-a test that is marked neither `full` nor `alone`. Markers are read from the syntax tree, so that nothing is collected.
+Each promise of `docs/durability.md` and the pages below it, each client of `compat_tests/README.md` and each pipeline
+of `spark_examples/` has a test that is marked neither `full` nor `alone`. Markers are read from the syntax tree, so
+that nothing is collected.
 """
 
 import ast
@@ -177,7 +178,7 @@ def test_only_the_text_of_a_test_puts_it_into_a_tier() -> None:
     assert added == []
 
 
-# --- docs/durability.md -----------------------------------------------------------------------------------------------
+# --- docs/durability.md, docs/durability/ -----------------------------------------------------------------------------
 
 RECOVERY: Final = "tests/storage/recovery/test_recovery.py"
 CRASH_POINTS: Final = "tests/storage/recovery/test_crash_points.py"
@@ -440,6 +441,19 @@ PROMISES_NOTHING: Final[Mapping[str, str]] = {
 """Faults that nothing can be shown of, and why."""
 
 BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "It truncates only what a crash leaves": (
+        f"{RECOVERY}::test_a_torn_tail_is_truncated_at_every_byte",
+        f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
+    ),
+    "does not lead with an empty log": (
+        f"{LOST_LOGS}::test_the_last_one_in_sync_does_not_lead_without_its_log",
+        f"{LOST_LOGS}::test_after_all_deaths_a_log_without_segments_does_not_lead",
+    ),
+    "passes without a restart; any other failure of a disk ends the process": (
+        PASSING,
+        "tests/broker/upkeep/test_disk_errors.py::test_a_failing_disk_ends_the_process",
+        "tests/broker/whole/test_no_threads.py::test_a_broker_serves_and_stops_cleanly_without_new_threads",
+    ),
     "After a crash every batch from the recovery point on is checked": (
         f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
         f"{CRASH_POINTS}::test_left_out_syncs_are_found",
@@ -534,25 +548,30 @@ LIVE: Final[Mapping[str, tuple[str, ...]]] = {
 """Further promises that are shown on real processes."""
 
 
-def page() -> str:
-    return (ROOT / "docs/durability.md").read_text()
+HEAD: Final = ROOT / "docs/durability.md"
+FLUSHES: Final = ROOT / "docs/durability/flushes.md"
+PAGES: Final = [HEAD, *sorted((ROOT / "docs/durability").glob("*.md"))]
+LEADS_ELSEWHERE: Final = {(HEAD, "The other pages"), (HEAD, "How it is tested")}
+"""The parts of pages that lead to other pages and to tests."""
 
 
-def section(title: str) -> str:
-    """The text below a heading, with the smaller headings below it."""
-    [found] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## )", page(), re.MULTILINE | re.DOTALL)
-    return str(found)
+def sections(page: Path) -> Mapping[str, str]:
+    """The text below each heading of a page, with the smaller headings below it, but the page's introduction."""
+    _, *found = re.split(r"^## (.*)\n", page.read_text(), flags=re.MULTILINE)
+    parts = zip(found[::2], found[1::2], strict=True)
+    return {title: text for title, text in parts if (page, title) not in LEADS_ELSEWHERE}
 
 
-def paragraphs(title: str) -> list[str]:
-    """The paragraphs and items of lists below a heading, each in one line."""
-    blocks = (" ".join(block.split()) for block in re.split(r"\n\n|\n(?= *- )", section(title)))
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs and items of lists of a text, each in one line."""
+    blocks = (" ".join(block.split()) for block in re.split(r"\n\n|\n(?= *- )", text))
     return [block for block in blocks if block and not block.startswith("#")]
 
 
-def items(title: str) -> list[str]:
-    """The items of the lists below a heading, from their first bold word on, in lower case."""
-    found = [text.removeprefix("- **") for text in paragraphs(title) if text.startswith("- **")]
+def items(page: Path) -> list[str]:
+    """The items of the lists of a page, from their first bold word on, in lower case."""
+    texts = [text for section in sections(page).values() for text in paragraphs(section)]
+    found = [text.removeprefix("- **") for text in texts if text.startswith("- **")]
     return [text[:1].lower() + text[1:] for text in found]
 
 
@@ -565,7 +584,7 @@ def unlike(found: list[str], told: Mapping[str, object] | list[str]) -> list[str
 
 def test_each_item_of_what_survives_is_shown() -> None:
     found, setting = [], ""
-    for text in paragraphs("What survives"):
+    for text in paragraphs(sections(HEAD)["What survives"]):
         if text.endswith(":"):
             setting = text.removeprefix("- ").removeprefix("The ").removesuffix(":")
         elif text.startswith("- "):
@@ -574,28 +593,22 @@ def test_each_item_of_what_survives_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "shown"),
+    ("pages", "shown"),
     [
-        ("What reaches the disk when", list(REACHES_THE_DISK)),
-        ("What a fault does", [*FAULT, *PROMISES_NOTHING]),
+        pytest.param([FLUSHES], list(REACHES_THE_DISK), id="what reaches the disk when"),
+        pytest.param([page for page in PAGES if page != FLUSHES], [*FAULT, *PROMISES_NOTHING], id="what a fault does"),
     ],
 )
-def test_each_item_of_a_list_is_shown(title: str, shown: list[str]) -> None:
-    found = items(title)
+def test_each_item_of_a_list_is_shown(pages: list[Path], shown: list[str]) -> None:
+    found = [item for page in pages for item in items(page)]
     assert len(found) > 5
     assert unlike(found, shown) == []
 
 
 def test_each_paragraph_between_the_lists_is_shown() -> None:
-    titles = (
-        "What survives",
-        "What reaches the disk when",
-        "What a fault does",
-        "Several log directories",
-        "What checksums do not cover",
-        "The last replica to leave the ISR",
-    )
-    found = [text for title in titles for text in paragraphs(title) if not text.startswith("- ")]
+    assert all(map(sections, PAGES))
+    texts = [text for page in PAGES for section in sections(page).values() for text in paragraphs(section)]
+    found = [text for text in texts if not text.startswith("- ")]
     assert len(found) >= 8
     for paragraph in found:
         assert any(words in paragraph for words in BETWEEN_THE_LISTS), paragraph

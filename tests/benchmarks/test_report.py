@@ -1,11 +1,26 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.model import Figure, Measurement, at_least, at_most, no_more_than
-from benchmarks.report import RESULTS_END, RESULTS_START, Run, cells, lines, markdown, number, together, with_results
+from benchmarks.report import (
+    GOALS_MET,
+    RESULTS_END,
+    RESULTS_START,
+    Run,
+    cells,
+    lines,
+    markdown,
+    number,
+    pages_with_results,
+    together,
+    with_results,
+    write,
+)
 from benchmarks.spread import Spread
 from benchmarks.system import BARNABAS, FLOOR, KAFKA, KFAKE, MESH
+from benchmarks.workloads import WORKLOADS
 
 RATE = (at_least(1.3),)
 CPU = (at_most(0.4), at_most(1.5, of=FLOOR))
@@ -124,7 +139,7 @@ def test_markdown():
         "- columns: Barnabas 1, Apache Kafka 4 (Java), floor",
         "- sizes: those of --quick, a check of the harness rather than a measurement",
         "",
-        "### W1: produce",
+        "## W1: produce",
         "",
         "today, 3 pairs.",
         "",
@@ -133,7 +148,7 @@ def test_markdown():
         "| rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes (2 of 3) |",
         "| CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x; ≤ 1.5 x floor | yes (2 of 3); no: 2.20 x |",
         "",
-        "### W2: defaults: failed",
+        "## W2: defaults: failed",
         "",
         "- W2 failed on kafka: RuntimeError: no",
     ]
@@ -150,7 +165,7 @@ def test_workloads_that_were_not_measured_again_stay():
     head = "- machine: a\n- columns: Kafka"
 
     def block(row: str, value: int) -> str:
-        return f"\n\n### {row}: title\n\n| figure | Kafka |\n|---|---:|\n| rate | {value} |"
+        return f"\n\n## {row}: title\n\n| figure | Kafka |\n|---|---:|\n| rate | {value} |"
 
     failures = "\n\n- W2 failed on kafka: y\n- W3 failed on kafka: x"
     old = head + block("W2", 1) + block("W3", 1) + block("W10", 1) + failures
@@ -169,8 +184,100 @@ def test_numbers_keep_three_digits():
     ]  # fmt: skip
 
 
+HEAD = "- machine: a\n- columns: Kafka"
+
+
+def table(row: str, value: int, met: str = "yes") -> str:
+    return (
+        f"## {row}: title of {row}\n\n| figure | Kafka | goal | met |\n|---|---:|---:|---:|\n"
+        f"| rate | {value} | ≥ 1 x; ≤ 2 | {met} |\n| memory | 1 |  |  |"
+    )
+
+
+def results(*parts: str) -> str:
+    return "\n\n".join([HEAD, *parts])
+
+
+def pages(head: str, writes: str, reads: str) -> dict[str, str]:
+    return {
+        "all.md": f"# All\n\n{RESULTS_START}\n{head}\n{RESULTS_END}\nthe end\n",
+        "all/reads.md": f"# Reads\n\n<!-- results of W3, W5 -->\n{reads}\n{RESULTS_END}\n",
+        "all/writes.md": f"# Writes\n\n<!-- results of W2, W10 -->\n{writes}\n{RESULTS_END}\nthe end\n",
+    }
+
+
+def goals_met(*rows: str) -> str:
+    return "\n\n".join([HEAD, GOALS_MET, "\n".join(rows)])
+
+
+def test_pages_have_the_tables_of_the_workloads_that_they_name():
+    failed = "- W3 failed on kafka: x"
+    first = pages_with_results(
+        pages("", "", ""), results(table("W2", 1), table("W3", 1, "no: 9 x; yes (2 of 3)"), failed)
+    )
+    second_and_third = [
+        "- W2, [title of W2](all/writes.md): 1 of 1",
+        "- W3, [title of W3](all/reads.md): 1 of 2",
+    ]
+    reads = table("W3", 1, "no: 9 x; yes (2 of 3)")
+    assert first == pages(goals_met(*second_and_third), table("W2", 1), f"{reads}\n\n{failed}")
+
+    # Workloads that were not measured again stay, with what is told about their failures.
+    second = pages_with_results(first, results(table("W10", 2, "?")))
+    tenth = "- W10, [title of W10](all/writes.md): 0 of 1"
+    writes = f"{table('W2', 1)}\n\n{table('W10', 2, '?')}"
+    assert second == pages(goals_met(*second_and_third, tenth), writes, f"{reads}\n\n{failed}")
+
+    third = pages_with_results(second, results(table("W3", 3)))
+    told = [second_and_third[0], "- W3, [title of W3](all/reads.md): 1 of 1", tenth]
+    assert third == pages(goals_met(*told), writes, table("W3", 3))
+
+    assert (
+        pages_with_results(pages("", "", ""), HEAD)["all/reads.md"]
+        == pages("", "", "Not measured yet.")["all/reads.md"]
+    )
+
+
+def test_pages_that_cannot_be_written():
+    written = pages_with_results(pages("", "", ""), results(table("W2", 1)))
+    with pytest.raises(ValueError, match="no page is for W4, W6"):
+        pages_with_results(written, results(table("W4", 1), table("W6", 1)))
+    with pytest.raises(ValueError, match="other columns, versions or another machine"):
+        pages_with_results(written, results(table("W3", 1)).replace("machine: a", "machine: b"))
+    with pytest.raises(ValueError, match=r"all/more\.md has no <!-- results of"):
+        pages_with_results({**written, "all/more.md": "no marks"}, results(table("W2", 1)))
+
+
+def test_pages_are_those_in_the_folder_of_a_documents_name(tmp_path):
+    (tmp_path / "all").mkdir()
+    for path, text in pages("", "", "").items():
+        (tmp_path / path).write_text(text)
+    (tmp_path / "alone.md").write_text(f"{RESULTS_START}\n{RESULTS_END}\n")
+    new = results(table("W2", 1), table("W3", 1))
+    for name in ("all.md", "alone.md"):
+        write(tmp_path / name, new)
+    assert {path: (tmp_path / path).read_text() for path in pages("", "", "")} == pages_with_results(
+        pages("", "", ""), new
+    )
+    assert (tmp_path / "alone.md").read_text() == f"{RESULTS_START}\n{new}\n{RESULTS_END}\n"
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    str(page.relative_to(DOCS / "benchmarks")): page.read_text()
+    for page in [DOCS / "benchmarks/results.md", *sorted(DOCS.glob("benchmarks/results/*.md"))]
+}
+
+
 def test_the_tables_in_the_docs_equal_the_measurements():
-    docs = Path(__file__).parents[2] / "docs"
-    runs = [Run.from_json(file.read_text()) for file in sorted(docs.glob("benchmarks*.json"))]
-    page = (docs / "benchmarks/results.md").read_text()
-    assert with_results(page, markdown(together(runs))) == page, "run python -m benchmarks.report ... --into"
+    runs = [Run.from_json(file.read_text()) for file in sorted(DOCS.glob("benchmarks*.json"))]
+    measured = markdown(together(runs))
+    assert pages_with_results(PAGES, measured) == PAGES, "run python -m benchmarks.report ... --into"
+    tables = re.findall(r"^## (W\d+): ", "\n".join(PAGES.values()), re.MULTILINE)
+    assert sorted(tables) == sorted(re.findall(r"^## (W\d+): ", measured, re.MULTILINE))
+
+
+def test_each_workload_has_one_page():
+    marks = re.findall(r"<!-- results of (.*) -->", "\n".join(PAGES.values()))
+    rows = [row for mark in marks for row in mark.split(", ")]
+    assert sorted(rows) == sorted(workload.row for workload in WORKLOADS)

@@ -48,7 +48,7 @@ rate is `rate(barnabas_topic_bytes_in_total[1m])`. Where Kafka has the same, the
 
 What anybody can create is bounded on the page. The first {TOPICS_MAX:,} topics have counters of their own, those beyond
 are counted in `barnabas_topics_left_out`; groups and their offsets take 8 MiB of text, those beyond are counted in
-`barnabas_groups_left_out` ([limits](limits.md)). APIs and errors are as many as Kafka has.
+`barnabas_groups_left_out` ([limits](limits/metrics.md)). APIs and errors are as many as Kafka has.
 
 *This page is written by `make docs`.*
 

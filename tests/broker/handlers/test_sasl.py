@@ -13,6 +13,7 @@ from joserfc.jwk import RSAKey
 
 from barnabas.broker.configuration.config import ConfigError, load
 from barnabas.broker.security.sasl import jaas, oauthbearer, plain
+from barnabas.broker.security.sasl.mechanism import MESSAGE_BYTES_MAX
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram import Client
 from barnabas.broker.server import Broker
@@ -238,6 +239,15 @@ async def test_requests_before_the_login_are_small(tmp_path: Path) -> None:
             names = [MetadataRequestTopic(name=f"topic-{number}") for number in range(200)]
             request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
             assert len((await client.ask(request, 8)).topics) == 200
+
+
+async def test_messages_of_a_login_are_small(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The length alone is the reason: such a message is not looked into."""
+    long = plain.Client(Credentials("alice", "x" * MESSAGE_BYTES_MAX))
+    async with running(tmp_path, **sasl_listener(), **AT_ONCE) as broker, wire(broker) as client:
+        assert (await client.log_in(long)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await client.is_closed()
+    assert f"a message of {len(long.first())} bytes; {MESSAGE_BYTES_MAX} are allowed" in caplog.text
 
 
 async def test_sessions_end(tmp_path: Path) -> None:

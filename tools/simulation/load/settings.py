@@ -63,7 +63,7 @@ class Settings:
         self._stored: dict[tuple[str, ...], dict[str, str]] = {}
         self._unheard: set[TopicPartition] = set()
         """Partitions whose leader was alone and has committed records before it learned that two replicas are required
-        now. The state in the metadata store does not reveal that, as documented in `docs/durability.md`.
+        now. The state in the metadata store does not reveal that, as documented in `docs/durability/last-to-leave.md`.
         """
 
     def look(self, interval_s: float) -> None:
