@@ -267,7 +267,7 @@ class Broker:
         self.commands, self.controller = parts.commands, parts.controller
         self.features, self.producer_ids = parts.features, parts.producer_ids
         self.services = parts.services
-        large_replies = LargeReplies(foundation.network_timers, self.environment.work_s)
+        large_replies = LargeReplies(foundation.network_timers, foundation.network_clock)
         self.dispatcher = Dispatcher(
             parts.services, self._find_handler, foundation.network_clock, self.metrics, large_replies
         )

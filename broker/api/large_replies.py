@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from barnabas.clock import Clock
 from barnabas.timers import Timers
 
 Made = TypeVar("Made")
@@ -17,29 +18,29 @@ RESTING_MIN_MS: Final = 5
 
 
 class LargeReplies:
-    """One large reply at a time; owned by the event loop. `work_s`, in seconds, measures the work."""
+    """One large reply at a time; owned by the event loop. `clock` is that of the timers: where it stands still there
+    are no rests, which would have no end."""
 
-    def __init__(self, timers: Timers, work_s: Callable[[], float]) -> None:
+    def __init__(self, timers: Timers, clock: Clock) -> None:
         self._timers = timers
-        self._work_s = work_s
+        self._clock = clock
         self._turn = asyncio.Lock()
 
     async def make(self, work: Callable[[], Made], has_room: Callable[[], Awaitable[None]] | None = None) -> Made:
         """Return what `work` returns, when it is its turn and `has_room` has returned; other tasks come first."""
         await self._turn.acquire()
-        started_s: float | None = None
+        started_ms: int | None = None
         try:
             await asyncio.sleep(0)
             if has_room is not None:
                 await has_room()
-            started_s = self._work_s()
+            started_ms = self._clock.monotonic_ms()
             return work()
         finally:
-            self._rest(0 if started_s is None else self._work_s() - started_s)
+            self._rest(0 if started_ms is None else self._clock.monotonic_ms() - started_ms)
 
-    def _rest(self, worked_s: float) -> None:
+    def _rest(self, worked_ms: int) -> None:
         """Let the next one begin, after as long a time as the work took if that was long."""
-        worked_ms = round(worked_s * 1000)
         if worked_ms < RESTING_MIN_MS:
             self._turn.release()
         else:

@@ -63,7 +63,7 @@ class Bench:
         self._connection: Any = SimpleNamespace(session=self.session, hold=self._hold)
         self.held = 0
         self.dispatcher = Dispatcher(
-            services, handlers.get, ManualClock(), self.metrics, LargeReplies(ManualTimers(), lambda: 0)
+            services, handlers.get, ManualClock(), self.metrics, LargeReplies(ManualTimers(), ManualClock())
         )
 
     def _hold(self, size: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.api.large_replies import RESTING_MIN_MS, LargeReplies
-from barnabas.clock import ManualClock, seconds_of
+from barnabas.clock import ManualClock
 from tests.support.manual_timers import ManualTimers
 
 
@@ -17,7 +17,7 @@ class Loop:
     def __init__(self) -> None:
         self.clock = ManualClock(0)
         self.timers = ManualTimers()
-        self.replies = LargeReplies(self.timers, seconds_of(self.clock))  # type: ignore[arg-type]
+        self.replies = LargeReplies(self.timers, self.clock)  # type: ignore[arg-type]
         self.made: list[str] = []
 
     @property

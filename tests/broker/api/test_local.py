@@ -41,7 +41,7 @@ class Bench:
         self.metrics = RequestMetrics()
         find = {handler.key: handler}.get
         self.timers = ManualTimers()
-        large_replies = LargeReplies(self.timers, lambda: 0)
+        large_replies = LargeReplies(self.timers, ManualClock())
         dispatcher = Dispatcher(services, find, ManualClock(), self.metrics, large_replies)
         self.budget = InflightBudget(BUDGET_BYTES)
         resources = LocalResources(dispatcher, self.budget, request_bytes_max, self.timers, OsThreads())

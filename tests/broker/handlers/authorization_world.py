@@ -64,7 +64,7 @@ class World(NamedTuple):
             find_handler_in_cluster,
             services.network_clock,
             RequestMetrics(),
-            LargeReplies(timers, lambda: 0),
+            LargeReplies(timers, services.network_clock),
         )
         resources = LocalResources(dispatcher, InflightBudget(2**30), 2**30, timers, OsThreads())
         client_id = f"broker-{KAFKA_BROKER_ID}-test" if of_broker else "a client"
