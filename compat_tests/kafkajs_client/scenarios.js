@@ -198,6 +198,15 @@ const scenarios = {
     return { offset }
   },
 
+  // kafkajs takes a message without a timestamp to have none, and its record to have the present time.
+  async timestampOfSomeMessages ({ topic }) {
+    const began = Date.now()
+    const weekAgo = `${began - 8 * 24 * 60 * 60 * 1000}`
+    await (await producer()).send({ topic, messages: [{ value: 'old', timestamp: weekAgo }, { value: 'new' }] })
+    const [{ offset }] = await (await admin()).fetchTopicOffsetsByTimestamp(topic, began)
+    return { offset }
+  },
+
   async cluster () {
     const { brokers, clusterId, controller } = await (await admin()).describeCluster()
     return { brokers, clusterId, controller }

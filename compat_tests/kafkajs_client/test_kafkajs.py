@@ -124,6 +124,10 @@ def test_timestamps_whose_largest_the_client_does_not_know(scenario: Scenario, t
     assert scenario("timestampsOfOtherLengths", topic=topic) == {"offset": "9"}
 
 
+def test_a_timestamp_of_some_messages_only(scenario: Scenario, topic: str) -> None:
+    assert scenario("timestampOfSomeMessages", topic=topic) == {"offset": "1"}
+
+
 def test_the_cluster_describes_itself(scenario: Scenario, cluster: Any) -> None:
     answer = scenario("cluster")
 

@@ -71,7 +71,7 @@ class Work(NamedTuple):
 
 
 PRODUCE = Work(52, 2_410)
-PRODUCE_OF_FULL_BATCH = Work(54, 2_500)
+PRODUCE_OF_FULL_BATCH = Work(54, 2_510)
 """Two calls for the index entries that so many bytes get, none for the records. Some instructions find whether so large
 a request waits, and then counts as unfinished."""
 IDEMPOTENT_PRODUCE = Work(58, 2_620)
@@ -93,7 +93,7 @@ IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
 DELAYED_FETCH = Work(150, 5_800)
-DELAYED_FETCH_OF_SESSION = Work(155, 6_060)
+DELAYED_FETCH_OF_SESSION = Work(155, 6_065)
 """However many partitions it follows."""
 
 

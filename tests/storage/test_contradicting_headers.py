@@ -15,6 +15,8 @@ from barnabas.wire.record_batch import crc_is_valid, parse_header
 from barnabas.wire.records import Record, build_batch
 
 NOW = 1_700_000_000_000
+"""The time of the log's clock."""
+WEEK_MS = 7 * 24 * 60 * 60 * 1000
 
 
 class Contradiction(NamedTuple):
@@ -43,6 +45,9 @@ CONTRADICTIONS = {
     "small numbers, too small": Contradiction((1000, 5000, 2000), 2000),
     "small numbers, too large": Contradiction((1000, 5000, 2000), 9000),
     "before the first": Contradiction((NOW, NOW + 4000, NOW + 1000), NOW - 1),
+    "of last week, too small": Contradiction((NOW - WEEK_MS, NOW, NOW - WEEK_MS), NOW - WEEK_MS),
+    "a minute old, too small": Contradiction((NOW - 70_000, NOW - 5_000), NOW - 60_001),
+    "of last week, too large": Contradiction((NOW - WEEK_MS, NOW - WEEK_MS - 1), NOW - 60_001),
     "a lone record, too small": Contradiction((NOW,), NOW - 3000),
     "a lone record, too large": Contradiction((NOW,), NOW + 3000),
 }

@@ -3,10 +3,12 @@
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from barnabas.wire.compression import CompressionType, compress
 from barnabas.wire.record_batch import CorruptBatch, parse_header
-from barnabas.wire.record_timestamps import find_timestamp, iter_timestamps, offset_of_max_timestamp
+from barnabas.wire.record_timestamps import find_timestamp, iter_timestamps, largest_timestamp, offset_of_max_timestamp
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
 
@@ -61,3 +63,28 @@ def test_timestamps_are_read_without_holding_large_records(codec: CompressionTyp
     assert peak < 4 << 20
     with pytest.raises(CorruptBatch):
         list(iter_timestamps(batch, header._replace(record_count=5)))
+
+
+RECORD = st.tuples(st.integers(0, 2**45), st.sampled_from([0, 1, 50, 60, 200, 8_100, 9_000, 70_000]))
+
+
+@given(st.lists(RECORD, min_size=1, max_size=20), st.sampled_from(CompressionType))
+def test_the_largest_timestamp_is_found(records: list[tuple[int, int]], codec: CompressionType) -> None:
+    """Of records whose lengths and deltas take from one byte to several."""
+    batch = build_batch(
+        [Record(i, timestamp, None, bytes(size)) for i, (timestamp, size) in enumerate(records)], compression=codec
+    )
+    header = parse_header(batch)._replace(max_timestamp=-1)
+    assert largest_timestamp(batch, header) == max(timestamp for timestamp, _ in records)
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_the_largest_timestamp_of_any_bytes(payload: bytes, count: int) -> None:
+    """It is a number, or the batch is refused."""
+    header = parse_header(build_batch([Record(0, 2**62, None, None)]))._replace(record_count=count)
+    batch = assemble_batch(header, payload)
+    try:
+        found = largest_timestamp(batch, parse_header(batch))
+    except CorruptBatch:
+        return
+    assert -(2**63) <= found < 2**63
