@@ -7,12 +7,14 @@ from barnabas.threads import OsThreads
 from barnabas.wire import codec, headers
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 
 LISTENER = "PLAINTEXT"
 TOPIC = "t"
 PRODUCE_VERSION = 9
+FETCH_VERSION = 12
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"x" * 1_000, [], 0)])
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
 
@@ -58,3 +60,19 @@ async def produce(client: LocalClient, count: int = 1) -> int:
     response = await client.ask(produce_request(count), PRODUCE_VERSION, ProduceResponse)
     assert {p.error_code for t in response.responses for p in t.partition_responses} == {ErrorCode.NONE}
     return response.throttle_time_ms
+
+
+def fetch_request(offset: int = 0, *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(topic=TOPIC, partitions=[partition])],
+    )
+
+
+def fetched_bytes(response: FetchResponse) -> int:
+    return sum(len(partition.records or b"") for topic in response.responses for partition in topic.partitions)

@@ -18,36 +18,28 @@ from barnabas.wire.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.wire.messages.fetch import FetchResponse
 from barnabas.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.broker.quotas.clients import BATCH, TOPIC, configure, create, local_client, produce
+from tests.broker.quotas.clients import (
+    BATCH,
+    FETCH_VERSION,
+    TOPIC,
+    configure,
+    create,
+    fetch_request,
+    fetched_bytes,
+    local_client,
+    produce,
+)
 from tests.broker.running import ENVIRONMENT, running
 
 pytestmark = pytest.mark.anyio
-
-FETCH_VERSION = 12
 
 
 async def expand(client: LocalClient, count: int) -> CreatePartitionsResponse:
     topics = [CreatePartitionsTopic(name="a", count=count, assignments=None)]
     return await client.ask(CreatePartitionsRequest(topics=topics, timeout_ms=30_000), 3, CreatePartitionsResponse)
-
-
-def fetch_request(offset: int = 0, *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=1 << 20,
-        session_id=session_id,
-        session_epoch=session_epoch,
-        topics=[FetchTopic(topic=TOPIC, partitions=[partition])],
-    )
-
-
-def fetched_bytes(response: FetchResponse) -> int:
-    return sum(len(partition.records or b"") for topic in response.responses for partition in topic.partitions)
 
 
 def is_muted(client: LocalClient) -> bool:
