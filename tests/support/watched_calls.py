@@ -79,3 +79,21 @@ def _code(function: Any) -> CodeType:
     made_by = (getattr(function, name, None) for name in ("__init__", "__new__"))
     codes = (getattr(each, "__code__", None) for each in (function, *made_by))
     return next(code for code in codes if isinstance(code, CodeType))
+
+
+def calls_of(function: Callable[[], object]) -> list[str]:
+    """The names of the functions that it calls, Python's and C's, in order."""
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_qualname)
+        elif event == "c_call":
+            names.append(argument.__qualname__)
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return names

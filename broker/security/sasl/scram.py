@@ -90,14 +90,16 @@ class Scram:
         return b64encode(self._random_bytes(NONCE_BYTES)).decode()
 
     def usable(self, found: Found | None, name: str, *, is_token: bool) -> tuple[Credential, Identity | None]:
-        """The credential of a name; where it is unknown, one that no password fits, with the same salt each time."""
-        if found is not None and found.credential.iterations >= ITERATIONS_MIN:
-            return found.credential, found.identity
+        """The credential of a name; where it is unknown, one that no password fits, with the same salt each time. That
+        one is made in any case, so that known names take as long."""
         stored_key, server_key, salt = (
             digest(self._secret, f"{purpose}\0{is_token}\0{name}".encode(), self.hash_name)
             for purpose in ("stored key", "server key", "salt")
         )
-        return Credential(salt[:_SALT_BYTES], stored_key, server_key, ITERATIONS_MIN), None
+        unknown = Credential(salt[:_SALT_BYTES], stored_key, server_key, ITERATIONS_MIN)
+        if found is None or found.credential.iterations < ITERATIONS_MIN:
+            return unknown, None
+        return found.credential, found.identity
 
 
 class _Exchange:

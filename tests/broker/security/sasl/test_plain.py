@@ -5,6 +5,7 @@ import pytest
 from barnabas.broker.security.sasl import plain
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity
 from barnabas.broker.security.sasl.plain import Credentials, Plain
+from tests.support.watched_calls import calls_of
 
 USERS = plain.users_of({"username": "admin", "user_alice": "päss", "user_": "nobody", "user_bob": "b"})
 
@@ -43,6 +44,21 @@ def test_failures(message: bytes, told: str) -> None:
         exchange.take(message)
     assert failed.value.message == told
     assert exchange.identity is None
+
+
+def test_an_unknown_user_takes_as_long_as_a_wrong_password() -> None:
+    """The same calls, whatever the lengths of the name and the password are."""
+
+    def refuse(message: bytes) -> list[str]:
+        exchange = Plain(USERS).start()
+
+        def take() -> None:
+            with pytest.raises(AuthenticationFailed):
+                exchange.take(message)
+
+        return calls_of(take)
+
+    assert refuse(b"\0alice\0wrong") == refuse(b"\0carol-who-is-unknown\0b") == refuse(b"\0bob\0" + b"x" * 1_000)
 
 
 def test_the_authorization_id_of_the_user() -> None:

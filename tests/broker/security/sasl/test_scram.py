@@ -24,6 +24,7 @@ from barnabas.broker.security.sasl.scram_credentials import (
     salted_password,
     xor,
 )
+from tests.support.watched_calls import calls_of
 
 MECHANISM = "SCRAM-SHA-256"
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -139,6 +140,27 @@ def test_unknown_user(mechanism: str) -> None:
     assert len(challenges) == 1
     other = Client(mechanism, Credentials("somebody", PASSWORD), counting).start()
     assert ours.start().take(other.first()) not in challenges
+
+
+def test_an_unknown_user_takes_as_long_as_a_wrong_password(mechanism: str) -> None:
+    """The same calls for both messages."""
+    users = {"user": Found(Credential.of_password(mechanism, PASSWORD, SALT), Identity("user"))}
+    ours = Scram(mechanism, lambda name, _: users.get(name), b"secret", counting)
+
+    def refuse(name: str) -> tuple[list[str], list[str]]:
+        exchange, client = ours.start(), Client(mechanism, Credentials(name, "wrong"), counting).start()
+        first = client.first()
+        challenges: list[bytes] = []
+        of_first = calls_of(lambda: challenges.append(exchange.take(first)))
+        final = client.answer(challenges[0])
+
+        def take() -> None:
+            with pytest.raises(AuthenticationFailed):
+                exchange.take(final)
+
+        return of_first, calls_of(take)
+
+    assert refuse("user") == refuse("stranger")
 
 
 def test_delegation_token(mechanism: str) -> None:
