@@ -207,7 +207,9 @@ def check_file(
 ) -> None:
     """Check a configuration file as `barnabas serve FILE` reads it, without starting a broker.
 
-    The status is 2, as that of `serve`, if the broker would not start.
+    It checks the configuration, not the machine: keys and values, and the keys, certificates and logins that they
+    name, but no directories, host names, ports or other brokers. KAFKA_... variables, which `serve` reads, count only
+    with --environment. The status is 2, as that of `serve`, if the configuration cannot be used.
 
     [bold]Examples[/bold]
 
