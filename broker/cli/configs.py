@@ -34,6 +34,8 @@ from barnabas.broker.client.configs import (
     alter_configs,
     describe_configs,
     resource_text,
+    stored_in_vain,
+    unknown_keys,
 )
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, resolve
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, Listener
@@ -167,6 +169,8 @@ def alter(
 ) -> None:
     """Change configs: all that are named, or none of them.
 
+    A broker stores keys that it does not know, too, as Kafka's does for plugins: the command warns of them.
+
     [bold]Examples[/bold]
 
       barnabas configs alter topic flights --set retention.ms=3600000 --delete segment.bytes
@@ -185,6 +189,9 @@ def alter(
             client, *resource, set_to=setting, delete=deleting, append=adding, subtract=taking
         ),
     )
+    if resource[0] == BROKER:
+        for key in unknown_keys(BROKER, setting):
+            complain(stored_in_vain(key))
     changed = sorted({*setting, *adding, *taking, *deleting})
     sentence = f"{resource_text(resource)}: {', '.join(changed)} changed"
     report([Outcome({"kind": kind, "name": name, "changed": changed}, sentence)], as_json)
@@ -200,7 +207,9 @@ def check_file(
 ) -> None:
     """Check a configuration file as `barnabas serve FILE` reads it, without starting a broker.
 
-    The status is 2, as that of `serve`, if the broker would not start.
+    It checks the configuration, not the machine: keys and values, and the keys, certificates and logins that they
+    name, but no directories, host names, ports or other brokers. KAFKA_... variables, which `serve` reads, count only
+    with --environment. The status is 2, as that of `serve`, if the configuration cannot be used.
 
     [bold]Examples[/bold]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.broker.client.client import ANSWER_S, KafkaClient, similar
-from barnabas.broker.client.errors import ClientError, check, timed_out
+from barnabas.broker.client.errors import ClientError, ResponseError, check, timed_out
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -43,11 +43,43 @@ def resource_text(resource: ConfigResource) -> str:
 
 def meant_instead(code: int, keys: Iterable[str]) -> str:
     """A suggestion of similar keys for unknown keys of a topic that were refused."""
-    if code != ErrorCode.INVALID_CONFIG:
-        return ""
-    from barnabas.broker.configuration.topics import TOPIC_KEYS  # commands that succeed need not load it
+    return _proposal(TOPIC, unknown_keys(TOPIC, keys)) if code == ErrorCode.INVALID_CONFIG else ""
 
-    found = [other for key in keys if key not in TOPIC_KEYS for other in similar(key, TOPIC_KEYS)]
+
+def unknown_keys(kind: int, keys: Iterable[str]) -> list[str]:
+    """Those of the keys that neither Kafka nor Barnabas has for topics or brokers."""
+    if kind == TOPIC:
+        return [key for key in keys if key not in _known(TOPIC)]
+    from barnabas.broker.configuration.keys import REMOVED_KEYS, broker_key
+
+    return [
+        key for key in keys if broker_key(key) is None and key not in REMOVED_KEYS and _base(key) not in _known(BROKER)
+    ]
+
+
+def stored_in_vain(key: str) -> str:
+    """What to say of an unknown key of a broker that was set."""
+    known = "no broker is known to have this config: it is stored, and has an effect only if a plugin reads it"
+    return f"{key}: {known}{_proposal(BROKER, [key])}"
+
+
+def _known(kind: int) -> Collection[str]:  # commands that succeed need not load these
+    if kind == TOPIC:
+        from barnabas.broker.configuration.topics import TOPIC_KEYS
+
+        return TOPIC_KEYS
+    from barnabas.broker.configuration.keys import BROKER_KEYS, REFUSED_KEYS
+
+    return BROKER_KEYS.keys() | REFUSED_KEYS.keys()
+
+
+def _base(key: str) -> str:
+    """A key of a broker without the prefix of a listener."""
+    return key.split(".", 3)[-1] if key.startswith("listener.name.") else key
+
+
+def _proposal(kind: int, keys: Iterable[str]) -> str:
+    found = [other for key in keys for other in similar(key, _known(kind))]
     return f"; did you mean {', '.join(found)}?" if found else ""
 
 
@@ -117,8 +149,10 @@ async def alter_configs(
 ) -> None:
     """Change some configs of one resource, all or none of them, or only validate the change.
 
-    Errors: ClientError.
+    Errors: ClientError, also for the deletion of an unknown key that is not set: brokers accept it.
     """
+    if delete and kind in (TOPIC, BROKER):
+        await _check_deletions(client, (kind, name), delete)
     configs = [
         *(AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in set_to.items()),
         *(AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in delete),
@@ -139,3 +173,17 @@ async def alter_configs(
     if kind == TOPIC:
         message += meant_instead(result.error_code, [config.name for config in configs])
     check(result.error_code, f"cannot change {resource_text((kind, name))}", message)
+
+
+async def _check_deletions(client: KafkaClient, resource: ConfigResource, keys: Iterable[str]) -> None:
+    """Raise ClientError for unknown keys, unless the resource has them: a misspelt one that was set can be deleted."""
+    unknown = unknown_keys(resource[0], keys)
+    if not unknown:
+        return
+    try:
+        there = {config.name for config in (await describe_configs(client, [resource], unknown))[resource]}
+    except ResponseError:
+        return  # the user may change configs but not see them, or the change will be refused, too
+    if missing := [key for key in unknown if key not in there]:
+        told = f"there is no config {' or '.join(missing)}{_proposal(resource[0], missing)}"
+        raise ClientError(f"cannot change {resource_text(resource)}: {told}")

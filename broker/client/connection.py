@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import barnabas
-from barnabas.broker.client.errors import BrokerUnavailable, ClientError, check
+from barnabas.broker.client.errors import NO_ROOM, BrokerUnavailable, ClientError, check
 from barnabas.broker.client.permissions import Refusals
 from barnabas.broker.client.security import PLAINTEXT, Security
 from barnabas.wire import codec, messages
@@ -97,10 +97,8 @@ class BrokerConnection:
         except TimeoutError as error:
             raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
         except OSError as error:
-            if self._security.tls is not None and (told := self._of_tls(error)) is not None:
-                # A broker that is being restarted may close the connection, too.
-                kind = BrokerUnavailable if isinstance(error, ConnectionResetError) else ClientError
-                raise kind(told) from error
+            if self._security.tls is not None:
+                self._check_handshake(error)
             # asyncio's messages are for programmers; unknown hosts have no errno of the system's.
             number = error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
@@ -112,14 +110,22 @@ class BrokerConnection:
         if self._security.login is not None:
             await self._log_in(limit_s)
 
+    def _check_handshake(self, error: OSError) -> None:
+        """Raise what to do about an error of a new connection with TLS, if TLS may be its cause."""
+        import ssl
+
+        from barnabas.broker.client.tls import closed_in_handshake
+
+        if isinstance(error, (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)):
+            raise BrokerUnavailable(closed_in_handshake(self.address)) from error
+        if (told := self._of_tls(error)) is not None:
+            raise ClientError(told) from error
+
     def _of_tls(self, error: OSError) -> str | None:
-        """What to do if TLS is the cause of an error, None if it is not. A listener without TLS closes the connection
-        when it receives the first message of the handshake."""
-        from barnabas.broker.client.tls import sentence, without_tls
+        """What to do if TLS is the cause of an error, None if it is not."""
+        from barnabas.broker.client.tls import sentence
 
         assert self._security.tls is not None
-        if isinstance(error, ConnectionResetError) and self._writer is None:
-            return without_tls(self.address)
         return sentence(error, self.address, self._security.tls)
 
     async def _log_in(self, limit_s: float) -> None:
@@ -247,18 +253,21 @@ class BrokerConnection:
             return BrokerUnavailable(closed)
         if isinstance(error, OSError) and self._security.tls is not None and (told := self._of_tls(error)) is not None:
             return ClientError(told)  # in TLS 1.3 a server judges the client's certificate after the handshake
-        if not self._versions and self._security.tls is None:
-            return BrokerUnavailable(
-                f"{closed} before it answered anything, as listeners with TLS may do (give the file of their CA with"
-                " --ca)"
-            )
-        if not self._versions and self._security.tls is not None and not self._security.tls.chain:
-            return BrokerUnavailable(
-                f"{closed}, as listeners do that ask for a certificate (give --certificate and --key)"
-            )
-        if self._versions and self._security.login is None:
+        if not self._versions:
+            return BrokerUnavailable(f"{closed} before it answered anything: {self._reasons()}")
+        if self._security.login is None:
             return BrokerUnavailable(f"{closed}, as listeners do that ask who you are (give --user)")
         return BrokerUnavailable(closed)
+
+    def _reasons(self) -> str:
+        """Why a connection may be closed before the first response."""
+        if self._security.tls is None:
+            why = "the listener speaks TLS (give the file of its CA with --ca)"
+        elif self._security.tls.chain:
+            why = "it does not accept the client's certificate (use one of a CA it trusts)"
+        else:
+            why = "it asks for a certificate (give --certificate and --key)"
+        return f"either {why}, or {NO_ROOM}"
 
     def _not_kafka(self, error: ProtocolError) -> ClientError:
         return ClientError(f"{self.address} answered with something that is not Kafka's protocol: {error}")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from barnabas.wire.errors import ErrorCode
+
+NO_ROOM: Final = "the broker has no room for another connection (try again later)"
+"""A cause of connections that are closed at once: limits of connections, of handshakes, or of descriptors."""
 
 
 class ClientError(Exception):

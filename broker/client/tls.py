@@ -11,13 +11,18 @@ import ssl
 import tempfile
 from typing import Final
 
-from barnabas.broker.client.errors import ClientError
+from barnabas.broker.client.errors import NO_ROOM, ClientError
 from barnabas.broker.client.security import Tls
 
 _NAME_ERRORS: Final = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
+
+_WITHOUT_TLS: Final = (
+    "ask for its TLS listener, or leave TLS out: no --ca and --certificate; security.protocol=PLAINTEXT or"
+    " SASL_PLAINTEXT in --command-config"
+)
 
 _ONE_TIME_PASSWORD_BYTES: Final = 32
 
@@ -107,8 +112,10 @@ def sentence(error: OSError, address: str, tls: Tls) -> str | None:
         return f"the broker at {address} asks for a certificate: give --certificate and --key"
     if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA")):
         return f"the broker at {address} does not accept the client's certificate ({reason}): use one of a CA it trusts"
-    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING"):
-        return without_tls(address)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+        return f"the listener at {address} does not speak TLS: {_WITHOUT_TLS}"
+    if isinstance(error, ssl.SSLEOFError):
+        return None
     return f"TLS with the broker at {address} failed: {reason}"
 
 
@@ -126,9 +133,10 @@ def _of_certificate(error: ssl.SSLCertVerificationError, address: str, tls: Tls)
     return f"{whose} is of a CA that this system does not know: give the file of its CA with --ca"
 
 
-def without_tls(address: str) -> str:
-    """What to do if a listener does not speak TLS."""
+def closed_in_handshake(address: str) -> str:
+    """What to do if a connection is closed during the handshake: by a listener without TLS, to which the client's
+    message is nonsense, or by one with TLS, if the broker can have no more connections or handshakes."""
     return (
-        f"the listener at {address} does not speak TLS: ask for its TLS listener, or leave TLS out (no --ca and"
-        " --certificate; security.protocol=PLAINTEXT or SASL_PLAINTEXT in --command-config)"
+        f"the broker at {address} closed the connection during the TLS handshake: either the listener does not speak"
+        f" TLS ({_WITHOUT_TLS}), or {NO_ROOM}"
     )

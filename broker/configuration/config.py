@@ -256,17 +256,19 @@ def resolve(
     defaults of this program's own.
     """
     environ = environ or {}
+    from_environment = environment_configs(environ)
     return _Resolver(
         (
             (DEFAULT, unless_set or {}),
             (FILE, properties or {}),
-            (ENVIRONMENT, environment_configs(environ)),
+            (ENVIRONMENT, from_environment),
             (OVERRIDE, overrides or {}),
             (OPTION, options or {}),
         ),
         environ,
         options_as_given or {},
         properties.lines if isinstance(properties, Properties) else {},
+        from_environment.variables,
     ).run()
 
 
@@ -296,11 +298,14 @@ class _Resolver:
         environ: Mapping[str, str],
         options_as_given: Mapping[str, str],
         lines: Mapping[str, Sequence[int]],
+        variables: Mapping[str, str],
     ) -> None:
         self.environ = environ
         self.options_as_given = options_as_given
         self.lines = lines
         """The lines of the file, by key."""
+        self.variables = variables
+        """The variables of the environment, by key."""
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.notes: list[str] = []
@@ -392,20 +397,23 @@ class _Resolver:
             # A user who typed an option may not know the key.
             reason = f"{self.options_as_given[key]}: {reason.rpartition(f' for configuration {key}: ')[2]}"
         elif where in (FILE, ENVIRONMENT, OVERRIDE):
-            reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where}{self._line(key)})"
+            reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where}{self._place(key)})"
         self.errors.append(reason)
         self.judged.add(key)
 
     def warn(self, key: str, what: str) -> None:
         """Add a warning about a key without an error or another warning."""
         if key not in self.judged:
-            line = self._line(key)
-            self.warnings.append(f"{key} {what} (the file{line})" if line else f"{key} {what}")
+            place = self._place(key)
+            self.warnings.append(f"{key} {what} (the {self.sources[key]}{place})" if place else f"{key} {what}")
             self.judged.add(key)
 
-    def _line(self, key: str) -> str:
-        """The line of a key, if its value comes from the file."""
-        return f", line {self.lines[key][-1]}" if self.sources.get(key) == FILE and key in self.lines else ""
+    def _place(self, key: str) -> str:
+        """The line or the variable of a key, if its value comes from the file or the environment."""
+        source = self.sources.get(key)
+        if source == FILE and key in self.lines:
+            return f", line {self.lines[key][-1]}"
+        return f", {self.variables[key]}" if source == ENVIRONMENT else ""
 
     def _check_repetitions(self) -> None:
         for key, lines in self.lines.items():

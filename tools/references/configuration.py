@@ -18,11 +18,15 @@ INTRODUCTION = """# Configuration
 
 `barnabas serve [SERVER_PROPERTIES] [--override KEY=VALUE]...` takes Kafka's own keys. The first of these that has a
 value counts: command-line options, `--override`, environment variables, the properties file, the default.
-`barnabas config check FILE` checks a file without starting a broker.
+`barnabas config check FILE` checks a file without starting a broker: its keys and values, and the keys and certificates
+that it names, but not the directories, host names and ports of the machine. Environment variables count in this check
+only with `--environment`.
 
 Environment variables are named as in Kafka's official image: `KAFKA_` and the key in upper case, with `_` for a dot,
 `__` for an underscore and `___` for a dash. `KAFKA_CFG_`, as in Bitnami's image, is the same, and counts where the
-other form is not set. `CLUSTER_ID` becomes the cluster id.
+other form is not set; as in that image, `SASL_SSL` and `SASL_PLAINTEXT` keep their `_`, and
+`KAFKA_CFG_ZOOKEEPER_CLIENTCNXNSOCKET` is `zookeeper.clientCnxnSocket`. An empty variable is an empty value, which keys
+with numbers refuse. `CLUSTER_ID` becomes the cluster id.
 
 The broker warns of unknown keys. Keys of KRaft and of tiered storage are accepted, listed by DescribeConfigs with
 Kafka's defaults, and have no effect.

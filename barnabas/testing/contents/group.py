@@ -43,7 +43,8 @@ class Group:
 
     `lag` is the sum of their distances from the ends of their partitions. An assigned partition without a committed
     offset counts from its first record on, as for a consumer with `auto.offset.reset=earliest`. It is None while a
-    partition has no leader, as only the leader knows its end.
+    partition has no leader, as only the leader knows its end, and for a group that does not exist: one whose name is
+    misspelt has not read everything.
     """
 
     group_id: str
@@ -51,7 +52,7 @@ class Group:
     protocol_name: str
     members: tuple[GroupMember, ...]
     offsets: dict[tuple[str, int], int]
-    lag: int | None = 0
+    lag: int | None = None
 
     @classmethod
     def dead(cls, group_id: str) -> Self:

@@ -348,7 +348,7 @@ SHAPES: Final[Mapping[str, Json]] = {
             "lag": _NUMBER_OR_NONE,
         },
         does="A consumer group; offsets are the committed ones, lag is how far they are behind the ends of their "
-        "partitions, null while one of these has no leader.",
+        "partitions, null while one of these has no leader, and for a group that does not exist.",
     ),
     "Methods": _object({"methods": _list(_object({"name": _TEXT, "signature": _TEXT}))}),
     "Result": _object(

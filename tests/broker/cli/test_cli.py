@@ -249,6 +249,30 @@ def test_config_check_ends_as_a_start_would(run: Run, start: Start, tmp_path: Pa
     assert run("config", "check", str(path)).status == serve.wait(PATIENCE_S) == 2
 
 
+@pytest.mark.parametrize("text", ["log.dirs=/proc/absent\n", "listeners=PLAINTEXT://absent.invalid:0\n"])
+def test_config_check_is_of_the_configuration_not_the_machine(
+    run: Run, start: Start, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    serve = start("serve", str(path))
+    assert (run("config", "check", str(path)).status, serve.wait(PATIENCE_S)) == (0, 1)
+    told = " ".join(run("config", "check", "--help").out.split())
+    assert "checks the configuration, not the machine" in told
+    assert "no directories, host names, ports" in told
+
+
+def test_config_check_reads_variables_only_where_it_is_told_to(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=3\n")
+    monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "none")
+    assert run("config", "check", str(path)).status == 0
+    assert run("config", "check", str(path), "--environment").status == 2
+    assert "count only with --environment" in " ".join(run("config", "check", "--help").out.split())
+
+
 def test_a_factor_above_the_brokers_tells_how_many_there_are(run: Run) -> None:
     done = run("topics", "create", "copies", "-r", "3")
     assert done.status == 1

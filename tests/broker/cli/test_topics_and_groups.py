@@ -121,6 +121,64 @@ def test_configs(run: Run) -> None:
     assert "root" in run("configs", "describe", "logger", "1").out
 
 
+@pytest.mark.parametrize(
+    ("resource", "key", "meant"),
+    [
+        (["brokers"], "log_retention_ms", "log.retention.ms"),
+        (["broker", "1"], "log.retntion.ms", "log.retention.ms"),
+        (["broker", "1"], "listener.name.plaintext.ssl.keystor.location", None),
+        (["brokers"], "zzzzzzzz", None),
+    ],
+)
+def test_an_unknown_config_of_a_broker_is_stored_with_a_warning(
+    run: Run, resource: list[str], key: str, meant: str | None
+) -> None:
+    """Kafka's brokers store it for plugins."""
+    done = run("configs", "alter", *resource, "--set", f"{key}=5")
+    assert (done.status, done.out.endswith(f": {key} changed\n"), done.err.count("\n")) == (0, True, 1)
+    assert done.err.startswith(f"barnabas: {key}: no broker is known to have this config: it is stored")
+    if meant is not None:
+        assert done.err.endswith(f"; did you mean {meant}?\n")
+    assert key in run("configs", "describe", *resource).out
+    deleted = run("configs", "alter", *resource, "--delete", key)
+    assert (deleted.status, deleted.err) == (0, ""), "it was set, so it can be deleted"
+    assert key not in run("configs", "describe", *resource).out
+
+
+@pytest.mark.parametrize("key", ["log.retention.ms", "listener.name.plaintext.max.connections"])
+def test_a_known_config_of_a_broker_is_set_without_a_warning(run: Run, key: str) -> None:
+    done = run("configs", "alter", "broker", "1", "--set", f"{key}=5")
+    assert (done.status, done.err) == (0, "")
+    assert run("configs", "alter", "broker", "1", "--delete", key).status == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("configs alter topic deleted-from --delete retention_ms", "retention.ms"),
+        ("configs alter topic deleted-from --set flush.ms=5 --delete retention_ms", "retention.ms"),
+        ("topics alter deleted-from --partitions 3 --delete-config retention_ms", "retention.ms"),
+        ("configs alter brokers --delete log_retention_ms", "log.retention.ms"),
+        ("configs alter broker 1 --delete log.retntion.ms", "log.retention.ms"),
+    ],
+)
+def test_an_unknown_config_cannot_be_deleted(run: Run, command: str, meant: str) -> None:
+    """Brokers would accept it, and nothing would change."""
+    run("topics", "create", "deleted-from", "--if-not-exists")
+    before = run("topics", "describe", "deleted-from", "--json").json
+    done = run(*command.split())
+    assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.endswith(f" {command.split()[-1]}; did you mean {meant}?\n")
+    assert run("topics", "describe", "deleted-from", "--json").json == before
+
+
+def test_a_known_config_is_deleted_where_it_is_not_set(run: Run) -> None:
+    run("topics", "create", "never-set")
+    assert run("configs", "alter", "topic", "never-set", "--delete", "retention.ms").status == 0
+    missing = run("configs", "alter", "topic", "nowhere", "--delete", "retention_ms")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.err
+
+
 def test_commands_that_change_something_have_json_output(run: Run) -> None:
     """Failures are in the list and on standard error, and the status is 1 where there is one."""
     assert run("topics", "create", "told", "--json").json == [{"topic": "told", "created": True, "error": None}]

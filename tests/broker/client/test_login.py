@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,14 +269,69 @@ def test_no_certificate_where_one_is_asked_for(ca: trustme.CA) -> None:
 
 
 def test_a_plain_listener_asked_by_tls(ca: trustme.CA) -> None:
-    with pytest.raises(ClientError, match="does not speak TLS: ask for its TLS listener, or leave TLS out"):
+    """It closes the connection, as a listener with TLS does that has no room for it."""
+    with pytest.raises(BrokerUnavailable, match=CLOSED_IN_HANDSHAKE):
         connect(SecuredBroker(), Security(trusting(ca)))
+
+
+CLOSED_IN_HANDSHAKE = (
+    r"^the broker at 127\.0\.0\.1:\d+ closed the connection during the TLS handshake: either the listener does not"
+    r" speak TLS \(ask for its TLS listener, or leave TLS out: .*\), or the broker has no room for another"
+)
+
+
+class Peer(SecuredBroker):
+    """Reads this many bytes of each connection, answers, and closes it: by a FIN, or by a RST."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None, *, reads: int = 0, answer: bytes = b"", resets: bool = False):
+        super().__init__(tls=tls)
+        self.reads, self.answer, self.resets = reads, answer, resets
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.reads:
+            await reader.read(self.reads)
+        writer.write(self.answer)
+        await writer.drain()
+        if self.resets:
+            own = writer.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif self.tls is None:
+            writer.write_eof()
+            await reader.read()
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["FIN", "RST"])
+@pytest.mark.parametrize("reads", [0, 10_000], ids=["at once", "after the first message"])
+def test_a_peer_that_closes_during_the_handshake(ca: trustme.CA, reads: int, resets: bool) -> None:
+    with pytest.raises(BrokerUnavailable, match=CLOSED_IN_HANDSHAKE):
+        connect(Peer(reads=reads, resets=resets), Security(trusting(ca)))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x06\0\0\0\1\0\x23"], ids=["HTTP", "Kafka"]
+)
+def test_a_plain_answer_to_a_handshake(ca: trustme.CA, answer: bytes) -> None:
+    """Then it is sure."""
+    with pytest.raises(ClientError, match=r"^the listener at \S+ does not speak TLS: ask for its TLS listener") as told:
+        connect(Peer(reads=10_000, answer=answer), Security(trusting(ca)))
+    assert "no room" not in str(told.value)
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+def test_a_peer_that_closes_after_the_handshake(ca: trustme.CA, has_certificate: bool) -> None:
+    own = ca.issue_cert("somebody", common_name="alice")
+    chain = b"".join(each.bytes() for each in own.cert_chain_pems)
+    identity = {"chain": chain, "key": own.private_key_pem.bytes()} if has_certificate else {}
+    why = r"does not accept the client's certificate \(" if has_certificate else r"asks for a certificate \(give --cert"
+    told = rf"closed the connection before it answered anything: either it {why}.*, or the broker has no room"
+    with pytest.raises(BrokerUnavailable, match=told):
+        connect(Peer(context_of(ca, "127.0.0.1"), reads=1), Security(trusting(ca, **identity)))
 
 
 def test_a_tls_listener_asked_in_plain(ca: trustme.CA) -> None:
     with pytest.raises(ClientError, match="with --ca") as refused:
         connect(SecuredBroker(tls=context_of(ca, "127.0.0.1")), Security())
-    assert not isinstance(refused.value, BrokerUnavailable) or "as listeners with TLS may do" in str(refused.value)
+    assert not isinstance(refused.value, BrokerUnavailable) or "either the listener speaks TLS" in str(refused.value)
 
 
 def test_a_key_of_another_certificate(ca: trustme.CA) -> None:

@@ -266,6 +266,57 @@ def test_environment_names_of_bitnamis_image() -> None:
     assert config.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [
+        ("KAFKA_CFG_LISTENER_NAME_SASL_PLAINTEXT_PLAIN_SASL_JAAS_CONFIG", "sasl_plaintext.plain.sasl.jaas.config"),
+        ("KAFKA_CFG_LISTENER_NAME_SASL_SSL_SSL_CLIENT_AUTH", "sasl_ssl.ssl.client.auth"),
+        ("KAFKA_LISTENER_NAME_SASL_PLAINTEXT_SASL_JAAS_CONFIG", "sasl.plaintext.sasl.jaas.config"),
+        ("KAFKA_LISTENER_NAME_SASL__SSL_SSL_CLIENT_AUTH", "sasl_ssl.ssl.client.auth"),
+        ("KAFKA_CFG_LISTENER_NAME_SASL__SSL_SSL_CLIENT_AUTH", "sasl_ssl.ssl.client.auth"),
+    ],
+)
+def test_names_of_listeners_in_variables(variable: str, key: str) -> None:
+    """In Bitnami's names of two listeners the underscore is no dot; the official image writes two of them."""
+    assert environment_configs({variable: "x"}) == {f"listener.name.{key}": "x"}
+
+
+def test_the_key_in_camel_case_of_bitnamis_image() -> None:
+    assert environment_configs({"KAFKA_CFG_ZOOKEEPER_CLIENTCNXNSOCKET": "x"}) == {"zookeeper.clientCnxnSocket": "x"}
+
+
+def test_a_listener_with_sasl_as_bitnamis_image_configures_it() -> None:
+    config = load(
+        environ={
+            **HOME,
+            "KAFKA_CFG_LISTENERS": "SASL_PLAINTEXT://127.0.0.1:9192",
+            "KAFKA_CFG_SASL_ENABLED_MECHANISMS": "PLAIN",
+            "KAFKA_CFG_LISTENER_NAME_SASL_PLAINTEXT_PLAIN_SASL_JAAS_CONFIG": (
+                'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+            ),
+        }
+    )
+    assert [listener.security_protocol for listener in config.listeners] == ["SASL_PLAINTEXT"]
+
+
+def test_an_empty_variable_is_an_empty_value() -> None:
+    """As in both images: some keys have a meaning without a value. An error names the variable."""
+    emptied = load(environ={**HOME, "KAFKA_CFG_SSL_ENDPOINT_IDENTIFICATION_ALGORITHM": ""})
+    assert emptied.value("ssl.endpoint.identification.algorithm") == ""
+    resolution = resolve(environ={**HOME, "KAFKA_CFG_NUM_PARTITIONS": ""})
+    (error,) = resolution.errors
+    assert error.endswith("(from the environment, KAFKA_CFG_NUM_PARTITIONS)")
+
+
+def test_a_warning_names_the_variable() -> None:
+    resolution = resolve(environ={**HOME, "KAFKA_CFG_NO_SUCH": "1", "KAFKA_NUM_PARTITONS": "1"})
+    assert resolution.warnings == (
+        "no.such is not a configuration of Kafka or Barnabas (the environment, KAFKA_CFG_NO_SUCH)",
+        "num.partitons is not a configuration of Kafka or Barnabas; did you mean num.partitions? (the environment,"
+        " KAFKA_NUM_PARTITONS)",
+    )
+
+
 def test_cluster_id_of_the_environment() -> None:
     assert load(environ={**HOME, "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw"}).cluster_id == "4L6g3nShT-eMCtK--X86sw"
     assert load(environ={**HOME, "CLUSTER_ID": ""}).cluster_id is None

@@ -54,7 +54,7 @@ def test_two_members_come_and_one_goes(broker: Broker) -> None:
 
 
 def test_a_group_that_is_not_there(broker: Broker) -> None:
-    assert broker.group("g").state == "Dead"
+    assert (broker.group("g").state, broker.group("g").lag) == ("Dead", None)
     assert broker.wait_group("g", "Dead").members == ()
     with pytest.raises(TimeoutError, match=r"after 0\.05 s group g is Dead with 0 members, not Stable with 2"):
         broker.wait_group("g", members=2, timeout=0.05)
@@ -74,7 +74,6 @@ def test_lag_is_how_far_commits_are_behind(broker: Broker) -> None:
         topic.produce(str(index), partition=0)
     topic.produce("v", partition=1)
     topic.produce("not of the group", partition=2)
-    assert broker.group("g").lag == 0
     commit(broker, TopicPartition("t", 0, 2), TopicPartition("t", 1, 1))
     assert broker.group("g").lag == 3
     topic.delete_records(4, partition=0)

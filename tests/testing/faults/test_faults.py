@@ -287,6 +287,9 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
     [
         (lambda faults: faults.fail("Produced", 3), ValueError, "did you mean 'Produce'"),
         (lambda faults: faults.fail("Produce", "NOT_LEADER"), ValueError, "did you mean 'NOT_LEADER_OR_FOLLOWER'"),
+        (lambda faults: faults.fail("Produce", "NOT_LEADR"), ValueError, "did you mean 'NOT_LEADER_OR_FOLLOWER'"),
+        (lambda faults: faults.fail("Produce", "REQUEST_TIMEOUT"), ValueError, "did you mean 'REQUEST_TIMED_OUT'"),
+        (lambda faults: faults.fail("Produce", "QQQQQQ"), ValueError, "no error 'QQQQQQ': its name is to be one of"),
         (lambda faults: faults.fail("Produce", 0), ValueError, "means success"),
         (lambda faults: faults.fail("Produce", "NONE"), ValueError, r"^the error NONE \(0\) means success"),
         (lambda faults: faults.fail("Produce", ErrorCode.NONE), ValueError, "means success"),
