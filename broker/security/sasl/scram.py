@@ -137,7 +137,7 @@ class _Exchange:
         is_token = _TOKEN_EXTENSION in found["extensions"].lower().split(",")
         self._first = found
         looked_up = self._mechanism.look_up(name, is_token)
-        if looked_up is None or isinstance(looked_up, Found):
+        if isinstance(looked_up, Found | None):
             return self._challenge_for(looked_up, name, found["nonce"], is_token=is_token)
         return self._challenge_later(looked_up, name, found["nonce"])
 
