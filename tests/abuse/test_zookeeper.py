@@ -16,7 +16,7 @@ from tests.support.smaller_limits import module as smaller
 from tools.attack.hostile import MIB, Memory, connect, connect_slow_reader, eventually, is_closed, receive
 from tools.processes.barnabas import BarnabasZooKeeper
 
-pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store, pytest.mark.listener("zookeeper")]
 Figure = Callable[..., None]
 
 CREATE, DELETE, EXISTS, GET_DATA, CHILDREN, MULTI, SET_WATCHES = 1, 2, 3, 4, 8, 14, 101
