@@ -106,7 +106,7 @@ def test_attacks_are_known_by_their_listeners() -> None:
     assert ATTACKED.by("A4") == {"clients"}
     assert ATTACKED.by("A32") == {"clients", "http"}
     assert ATTACKED.by("A39") == {"control", "http"}
-    assert ATTACKED.by("A46") == set(NAMES)
+    assert ATTACKED.by("A47") == set(NAMES)
     assert ATTACKED.by("tests/abuse/test_handshakes.py::test_handshakes_have_a_deadline") == {"control", "zookeeper"}
     assert ATTACKED.by("A0") == ATTACKED.by("tests/abuse/test_handshakes.py") == set()
     assert not is_tried("`tests/test_docs.py::test_of_nothing`")

@@ -214,7 +214,7 @@ def port(listener: str, request: pytest.FixtureRequest) -> Port:
 
 
 @pytest.mark.listener("clients", "brokers", "http", "control", "zookeeper")
-def test_a46_idle_connections(port: Port, figure: Figure) -> None:
+def test_a47_idle_connections(port: Port, figure: Figure) -> None:
     """More than there may be: clients beyond that are closed at once; elsewhere the oldest are cut, and who comes with
     a request gets its answer."""
     sockets = open_sockets(port.pid)
@@ -232,7 +232,7 @@ def test_a46_idle_connections(port: Port, figure: Figure) -> None:
 
 
 @pytest.mark.listener("clients", "brokers", "http", "control", "zookeeper")
-def test_a47_half_a_request(port: Port, figure: Figure) -> None:
+def test_a48_half_a_request(port: Port, figure: Figure) -> None:
     """It has a second here, and others are served meanwhile."""
     with ExitStack() as stack:
         strangers = [stack.enter_context(connect(port.address)) for _ in range(10)]
@@ -244,7 +244,7 @@ def test_a47_half_a_request(port: Port, figure: Figure) -> None:
 
 
 @pytest.mark.listener("clients", "brokers", "http", "control", "zookeeper")
-def test_a48_requests_that_are_too_large(port: Port, figure: Figure) -> None:
+def test_a49_requests_that_are_too_large(port: Port, figure: Figure) -> None:
     memory = Memory(port.pid)
     assert eventually(port.serves_newcomer)
     memory.mark()
@@ -265,7 +265,7 @@ def test_a48_requests_that_are_too_large(port: Port, figure: Figure) -> None:
 
 
 @pytest.mark.listener("brokers")
-def test_a48_requests_of_a_broker_that_are_too_large(port: Port) -> None:
+def test_a49_requests_of_a_broker_that_are_too_large(port: Port) -> None:
     """The same for who has shown the secret."""
     with port.known() as broker:
         broker.sendall(struct.pack(">i", 100 * MIB + 1))
@@ -292,7 +292,7 @@ def unfinished(address: str, size: int, count: int, stack: ExitStack) -> int:
 
 
 @pytest.mark.listener("brokers")
-def test_a49_unfinished_requests_beside_brokers(port: Port, brokers: BarnabasBrokers, figure: Figure) -> None:
+def test_a50_unfinished_requests_beside_brokers(port: Port, brokers: BarnabasBrokers, figure: Figure) -> None:
     """200 strangers at the listener of brokers, of whom 32 are left, and clients that have more under way than they
     may: a broker whose request comes in pieces is answered."""
     memory = Memory(port.pid)
@@ -313,7 +313,7 @@ def test_a49_unfinished_requests_beside_brokers(port: Port, brokers: BarnabasBro
 
 @pytest.mark.listener("brokers")
 @pytest.mark.parametrize("is_known", [False, True], ids=["stranger", "broker"])
-def test_a49_unread_answers_to_brokers(port: Port, is_known: bool, figure: Figure) -> None:
+def test_a50_unread_answers_to_brokers(port: Port, is_known: bool, figure: Figure) -> None:
     """The requests of who reads nothing are served one by one, as it reads: no more answers are kept than one."""
     memory = Memory(port.pid)
     asked = MetadataRequest(topics=None) if is_known else ApiVersionsRequest()
@@ -335,7 +335,7 @@ def test_a49_unread_answers_to_brokers(port: Port, is_known: bool, figure: Figur
 
 
 @pytest.mark.listener("brokers")
-def test_a49_brokers_have_turns_beside_clients(port: Port, brokers: BarnabasBrokers, figure: Figure) -> None:
+def test_a50_brokers_have_turns_beside_clients(port: Port, brokers: BarnabasBrokers, figure: Figure) -> None:
     """Clients ask all at once for what takes the event loop a second; a broker asks one by one, and gets a turn of its
     own each time."""
     create_topic(brokers.bootstrap_servers, "wide", 200)

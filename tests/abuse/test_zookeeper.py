@@ -133,7 +133,7 @@ def test_a41_watches_that_are_set_again(server: BarnabasZooKeeper, figure: Figur
     "module", [pytest.param(LITTLE_ROOM, id="16 MiB"), pytest.param("barnabas", marks=pytest.mark.full, id="real")]
 )
 @pytest.mark.parametrize("size", [900_000, 0], ids=["large", "small"])
-def test_a43_znodes_are_bounded(server: BarnabasZooKeeper, module: str, size: int, figure: Figure) -> None:
+def test_a44_znodes_are_bounded(server: BarnabasZooKeeper, module: str, size: int, figure: Figure) -> None:
     """Znodes of 900 kB, or without data and 2,000 in one transaction, until they are refused: what is there can be
     read and deleted, and makes room when it is."""
     limit = 16 * MIB if module == LITTLE_ROOM else limits.STORED_BYTES_MAX
@@ -158,7 +158,7 @@ def test_a43_znodes_are_bounded(server: BarnabasZooKeeper, module: str, size: in
     assert memory.growth <= limit + 32 * MIB
 
 
-def test_a44_unfinished_requests_are_bounded(server: BarnabasZooKeeper, figure: Figure) -> None:
+def test_a45_unfinished_requests_are_bounded(server: BarnabasZooKeeper, figure: Figure) -> None:
     """A hundred clients that each send a megabyte of a request without its end: who has waited longest is cut, and who
     sends whole requests is answered."""
     memory = Memory(server.pid)
@@ -178,7 +178,7 @@ def test_a44_unfinished_requests_are_bounded(server: BarnabasZooKeeper, figure: 
 
 
 @pytest.mark.parametrize("module", [f"tests.support.fewer_descriptors:{DESCRIPTORS}"], ids=[""])
-def test_a45_descriptors(server: BarnabasZooKeeper, module: str, figure: Figure) -> None:
+def test_a46_descriptors(server: BarnabasZooKeeper, module: str, figure: Figure) -> None:
     """More idle connections than there are descriptors: those for files are left, and sessions go on."""
     with begin_session(connect(server.address)) as other, ExitStack() as stack:
         strangers = [stack.enter_context(connect(server.address)) for _ in range(DESCRIPTORS + 50)]
