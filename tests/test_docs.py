@@ -59,9 +59,68 @@ ATTACKS = re.findall(r"^- \*\*A(\d+)\.\*\*", (DOCS / "internals/attacks.md").rea
 """The numbers of the attacks on their page, one for each of their figures."""
 
 
+class Attacked:
+    """Which listeners each test of tests/abuse attacks, by its mark or else that of its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.by_test: dict[str, set[str]] = {}
+        for path in folder.glob("test_*.py"):
+            tree = ast.parse(path.read_text())
+            marks = [node.value for node in tree.body if isinstance(node, ast.Assign) and _is_named(node, "pytestmark")]
+            of_file = set().union(*map(_listeners, marks))
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                    own = set().union(*map(_listeners, node.decorator_list))
+                    self.by_test[f"{path.relative_to(ROOT)}::{node.name}"] = own or of_file
+
+    def by(self, name: str) -> set[str]:
+        """The listeners that an attack (A1) or a test (FILE::NAME) is against."""
+        test = re.compile(rf"test_a{name[1:]}_" if name.startswith("A") else "(?!)")
+        return set().union(
+            *(found for each, found in self.by_test.items() if each == name or test.match(each.partition("::")[2]))
+        )
+
+
+def _is_named(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+
+
+def _listeners(marks: ast.expr) -> set[str]:
+    """The names of listeners in `pytest.mark.listener(NAME, ...)`, anywhere in an expression."""
+    calls = (node for node in ast.walk(marks) if isinstance(node, ast.Call))
+    return {
+        str(argument.value)
+        for call in calls
+        if ast.unparse(call.func) == "pytest.mark.listener"
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+
+
+ATTACKED = Attacked(ROOT / "tests/abuse")
+CITED = r"(?:A\d+|`tests/[\w/]+\.py(?:::\w+)?`)"
+
+
+def test_attacks_are_known_by_their_listeners() -> None:
+    """A mark of a test counts instead of that of its file; an attack has those of all its tests."""
+    assert ATTACKED.by("A4") == {"clients"}
+    assert ATTACKED.by("A32") == {"clients", "http"}
+    assert ATTACKED.by("A39") == {"control", "http"}
+    assert ATTACKED.by("A47") == set(NAMES)
+    assert ATTACKED.by("tests/abuse/test_handshakes.py::test_handshakes_have_a_deadline") == {"control", "zookeeper"}
+    assert ATTACKED.by("A0") == ATTACKED.by("tests/abuse/test_handshakes.py") == set()
+    assert not is_tried("`tests/test_docs.py::test_of_nothing`")
+    assert not is_tried("A0")
+
+
 def is_tried(name: str) -> bool:
-    """Whether an attack has its figures, or a test is there."""
-    return name.removeprefix("A") in ATTACKS or (ROOT / name.strip("`")).is_file()
+    """Whether an attack has its figures and a test, or a file of tests, or a test in it, is there."""
+    if name.startswith("A"):
+        return name[1:] in ATTACKS and any(f"::test_a{name[1:]}_" in test for test in ATTACKED.by_test)
+    path, _, test = name.strip("`").partition("::")
+    if not (ROOT / path).is_file():
+        return False
+    return not test or re.search(rf"^(?:async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE) is not None
 
 
 def limits(page: Path) -> str:
@@ -109,9 +168,14 @@ LISTENERS = {
 }
 """The files that listen, and the number of headings in `docs/limits/listeners.md` for each."""
 
+NAMES = ("clients", "brokers", "http", "control", "zookeeper")
+"""The names of the listeners in marks, in the order of the headings."""
+KINDS = 7
+"""The number of kinds of limits that each listener has. One has more: what clients store has no other page."""
+
 
 def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
-    """Of each kind one, or the reason why there is none."""
+    """Of each kind one, or the reason why there is none; each by an attack on this listener, and not on another."""
     listening = {
         str(path.relative_to(ROOT))
         for package in (*PACKAGES, "barnabas/testing")
@@ -122,14 +186,18 @@ def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
     headings = limits(LISTENERS_PAGE).split("\n## ")[1:]
     assert len(headings) == sum(LISTENERS.values())
     kinds = [re.findall(r"^- ([\w -]+): ", heading, re.MULTILINE) for heading in headings]
-    assert len(kinds[0]) == 7
-    assert all(each == kinds[0] for each in kinds)
-    for heading in headings:
+    assert len(kinds[0]) == KINDS
+    assert all(each[:KINDS] == kinds[0] for each in kinds)
+    for name, heading in zip(NAMES, headings, strict=True):
         listener, *bounds = re.split(r"\n+- ", heading)
         for bound in bounds:
-            tried_by = re.findall(r"\((A\d+|`tests/[\w/]+\.py`)\)", bound)
-            assert tried_by, f"{listener}: nothing tries {bound}"
+            tried_by = [each.strip("`") for each in re.findall(CITED, bound)]
             assert all(map(is_tried, tried_by)), f"{listener}: {bound}"
+            assert all("::" in each or each.startswith("A") for each in tried_by), f"{listener}: which test? {bound}"
+            attacks = [each for each in tried_by if each.startswith(("A", "tests/abuse/"))]
+            assert attacks, f"{listener}: nothing attacks {bound}"
+            others = [each for each in attacks if name not in ATTACKED.by(each)]
+            assert others == [], f"{listener}: attacks on another listener: {bound}"
             assert not re.search(r": none[^:]*$", bound), f"{listener}: no reason for {bound}"
 
 

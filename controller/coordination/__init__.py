@@ -7,7 +7,8 @@
   both sides).
 - ACLs of znodes: `acl.py` has their entries, `access.py` what they permit to the clients of our own server (pure).
 - The file: `embedded.py` is the store of one process; `owner_thread.py` is the thread that owns it; `stored_tree.py`
-  keeps the tree in SQLite, `tree.py` in memory (pure); `reserve.py` reserves disk space for it.
+  keeps the tree in SQLite, `tree.py` in memory and `sorted_paths.py` its paths in order (pure); `reserve.py` reserves
+  disk space for it.
 - `zookeeper_server/` serves the file to other processes.
 
 A new operation of the store is a method in `interface`, in `ZooKeeperSession` and in `EmbeddedSession`.

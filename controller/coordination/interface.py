@@ -67,6 +67,10 @@ class NoChildrenForEphemerals(CoordinationError):
     """The parent of the znode to create is ephemeral."""
 
 
+class QuotaExceeded(CoordinationError):
+    """The server has no room for more data."""
+
+
 class SessionExpired(CoordinationError):
     """The session was closed or has expired; its ephemeral znodes are gone."""
 

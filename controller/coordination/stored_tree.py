@@ -62,7 +62,8 @@ class StoredTree:
     """The file and the tree. `path` is the file, created if missing; ":memory:" stores nothing. Without `is_durable`
     nothing is synced: acknowledged writes survive the process, not the machine.
 
-    `tree` is read directly and changed by `change` alone; `last_zxid` is that of its newest transaction, `failure` the
+    `bytes_max` is the limit of the memory of all znodes, None for none; a larger file is opened all the same. `tree` is
+    read directly and changed by `change` alone; `last_zxid` is that of its newest transaction, `failure` the
     reason why everything is refused, None while the store works.
     """
 
@@ -75,6 +76,7 @@ class StoredTree:
         self._reserve = DiskReserve(path) if path != ":memory:" else None
         self._lacks_reserve = True
         self._has_acls = False
+        self.bytes_max: int | None = None
         self.tree = DataTree()
         self.last_zxid = 0
         self.failure: str | None = None
@@ -150,10 +152,10 @@ class StoredTree:
         """Execute all operations or none; on return they are durable and visible. The caller notifies watchers of the
         events. With `access` the ACLs of znodes count.
 
-        Raises: the error of the first impossible operation; StoreUnavailable.
+        Raises: the error of the first impossible operation; QuotaExceeded; StoreUnavailable.
         """
         self.require_no_failure()
-        transaction = self._prepare(operations, session_id, access)
+        transaction = self._prepare(operations, session_id, access, self.bytes_max)
         if transaction.changes:
             self._write({**self._unwritten, **transaction.changes}, transaction.zxid)
             self._unwritten = {}
@@ -174,8 +176,14 @@ class StoredTree:
             if self._reserve is not None:
                 self._reserve.make(share_max=1)  # in the space of the write-ahead log, which is deleted now
 
-    def _prepare(self, operations: Sequence[Change], session_id: int, access: Access | None = None) -> Transaction:
-        return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id, access)
+    def _prepare(
+        self,
+        operations: Sequence[Change],
+        session_id: int,
+        access: Access | None = None,
+        bytes_max: int | None = None,
+    ) -> Transaction:
+        return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id, access, bytes_max)
 
     def _write(self, changes: dict[str, Znode | None], zxid: int) -> None:
         assert self._database is not None, "not open"

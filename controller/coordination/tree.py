@@ -28,16 +28,27 @@ from barnabas.controller.coordination.interface import (
     NotEmpty,
     Operation,
     OperationResult,
+    QuotaExceeded,
     SetData,
     Stat,
     WatchedEvent,
 )
+from barnabas.controller.coordination.sorted_paths import SortedPaths
 
 if TYPE_CHECKING:
     from barnabas.controller.coordination.access import Access
 
 MAX_ZNODE_BYTES = 1024 * 1024
 """ZooKeeper's `jute.maxbuffer`: the maximum size of a znode."""
+
+ZNODE_BYTES: Final = 550
+"""The approximate memory of a znode besides its path, data and ACL: its fields, and its places in the indexes."""
+
+ACL_ENTRY_BYTES: Final = 300
+"""The approximate memory of an entry of an ACL besides the name of its identity."""
+
+_CHARACTER_BYTES_MAX: Final = 4
+"""The memory per character of a text with a non-ASCII character."""
 
 _REFUSED: Final = re.compile(r"[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 """Characters that the path of a new znode may not contain (`PathUtils.validatePath`): control characters, private use,
@@ -153,13 +164,28 @@ def stat_of(znode: Znode, num_children: int) -> Stat:
     )
 
 
+def znode_bytes(path: str, znode: Znode | None) -> int:
+    """The approximate memory of a znode; 0 for None. Constant, unlike `sys.getsizeof`."""
+    if znode is None:
+        return 0
+    acl = 0 if znode.acl == ROOT.acl else sum(ACL_ENTRY_BYTES + _text_bytes(each.identity) for each in znode.acl)
+    return ZNODE_BYTES + 2 * _text_bytes(path) + len(znode.data) + acl  # its name is kept with its parent's, too
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) * (1 if text.isascii() else _CHARACTER_BYTES_MAX)
+
+
 class DataTree:
-    """All znodes, with indexes of children and of sessions' ephemeral znodes; owned by one thread."""
+    """All znodes, with indexes of children and of sessions' ephemeral znodes; owned by one thread. `held_bytes` is
+    their approximate memory."""
 
     def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
         self._znodes: dict[str, Znode] = {"/": ROOT, **(znodes or {})}
         self._children: dict[str, set[str]] = {}
         self._ephemerals: dict[int, set[str]] = {}
+        self._sorted = SortedPaths(self._znodes)
+        self.held_bytes = sum(znode_bytes(*each) for each in self._znodes.items())
         for path, znode in self._znodes.items():
             if path != "/":
                 self._children.setdefault(parent_of(path), set()).add(name_of(path))
@@ -192,9 +218,11 @@ class DataTree:
         now_ms: int,
         session_id: int,
         access: Access | None = None,
+        bytes_max: int | None = None,
     ) -> Transaction:
         """Compute a transaction; raises the error of the first impossible operation, with its index. With `access` the
-        ACLs of znodes count, and new ones have the ACLs that it requests.
+        ACLs of znodes count, and new ones have the ACLs that it requests. With `bytes_max` a transaction that takes
+        more memory is refused if all znodes would take more than that then: QuotaExceeded.
         """
         preparation = _Preparation(self, Transaction(zxid), now_ms, session_id, access)
         for index, operation in enumerate(operations):
@@ -203,17 +231,36 @@ class DataTree:
             except (CoordinationError, BadArguments) as error:
                 error.operation_index = index
                 raise
+        if bytes_max is not None:
+            self._require_room(operations, preparation.transaction, bytes_max)
         return preparation.transaction
+
+    def _require_room(self, operations: Sequence[Change], transaction: Transaction, bytes_max: int) -> None:
+        """Raises: QuotaExceeded, at the first operation that may take memory."""
+        growth = sum(self._growth(path, znode) for path, znode in transaction.changes.items())
+        if growth > 0 and self.held_bytes + growth > bytes_max:
+            taking = (index for index, each in enumerate(operations) if not isinstance(each, Delete | Check))
+            index = next(taking)
+            error = QuotaExceeded(operations[index].path, f"all znodes may take {bytes_max} bytes")
+            error.operation_index = index
+            raise error
+
+    def _growth(self, path: str, znode: Znode | None) -> int:
+        return znode_bytes(path, znode) - znode_bytes(path, self._znodes.get(path))
 
     def commit(self, transaction: Transaction) -> None:
         """Apply a prepared transaction; no other may have been committed since it was prepared."""
         for path, znode in transaction.changes.items():
             self._note_owner(path, znode)
+            self.held_bytes += self._growth(path, znode)
             if znode is not None:
+                if path not in self._znodes:
+                    self._sorted.add(path)
                 self._znodes[path] = znode
                 if path != "/":
                     self._children.setdefault(parent_of(path), set()).add(name_of(path))
             elif self._znodes.pop(path, None) is not None:
+                self._sorted.remove(path)
                 siblings = self._children[parent_of(path)]  # not of one that came and goes with this transaction
                 siblings.discard(name_of(path))
                 if not siblings:
@@ -241,8 +288,7 @@ class DataTree:
 
     def descendant_count(self, path: str) -> int:
         """The number of znodes below a path."""
-        prefix = path.rstrip("/") + "/"
-        return sum(other.startswith(prefix) for other in self._znodes) - (path == "/")
+        return self._sorted.count_below(path) - (path == "/")
 
     def child_count(self, path: str) -> int:
         """The number of a znode's children; 0 if it does not exist."""

@@ -3,6 +3,8 @@
 Each attack is there twice. In the gate the broker has to answer what it must, within its memory, and a healthy client
 is served. `in time`, alone on the machine, it is judged as well how fast that client is served, and what the broker
 spends of a processor.
+
+The mark `listener` says which ports a test attacks: each cell of `docs/limits/listeners.md` names an attack on its own.
 """
 
 from __future__ import annotations
@@ -54,6 +56,14 @@ def _is_full_and_not_judged(item: pytest.Item) -> bool:
         and "is_timed" in getattr(item, "fixturenames", ())
         and not is_judged
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the parameter `listener` runs for each that its mark names."""
+    if "listener" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("listener")
+        assert mark is not None, metafunc.definition.name
+        metafunc.parametrize("listener", mark.args)
 
 
 @pytest.fixture(params=[pytest.param(False, id="served"), pytest.param(True, id="in time", marks=pytest.mark.alone)])

@@ -77,7 +77,7 @@ from tools.attack.hostile import (
 from tools.attack.stage import TOPIC, Stage, errors
 from tools.processes.barnabas import BarnabasProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("clients")]
 Figure = Callable[..., None]
 NOW_MS = 1_700_000_000_000
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
@@ -284,6 +284,7 @@ def test_a30_groups_on_the_page(
     assert memory.growth <= 64 * MIB
 
 
+@pytest.mark.listener("clients", "http")
 @pytest.mark.parametrize("broker", [HTTP], indirect=True, ids=[""])
 def test_a32_descriptors(broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure) -> None:
     """Idle connections to both ports until no descriptor is left for them: topics are made, and records written to

@@ -43,7 +43,7 @@ from tools.attack.hostile import (
 from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("clients")]
 Figure = Callable[..., None]
 UNFINISHED_PEAK_MAX = 448 * MIB
 """All of the broker while unfinished requests are at their limit, however slow it is: 40 MiB without them; 128 MiB,
@@ -377,6 +377,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.listener("http")
 @pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
 @pytest.mark.parametrize("wanted", [330, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
 def test_a20_strangers_at_the_http_port(
@@ -430,6 +431,7 @@ def _goes_on(connection: socket.socket, data: bytes) -> bool:
     return False
 
 
+@pytest.mark.listener("http")
 @pytest.mark.alone
 @pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
 @pytest.mark.parametrize("is_timed", [True], ids=[""])

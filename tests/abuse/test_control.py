@@ -13,12 +13,14 @@ from contextlib import ExitStack
 import pytest
 
 from barnabas.broker.http import connections
-from barnabas.broker.http.connections import HttpBounds
+from barnabas.broker.http.connections import PAGES_MAX, HttpBounds
+from barnabas.testing import Broker
 from barnabas.testing.control.server import BODY_BYTES_MAX, BOUNDS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
+from tests.broker.http.test_http import METRICS, Page, Serving
 from tests.support.smaller_limits import module as smaller
 from tests.testing.control_client import ControlClient
 from tools.attack.hostile import (
@@ -33,8 +35,9 @@ from tools.attack.hostile import (
     produce,
 )
 from tools.processes.barnabas import BarnabasControl
+from tools.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("control")]
 Figure = Callable[..., None]
 
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"v")])
@@ -199,3 +202,23 @@ def test_a39_unread_answers_are_bounded(attacked: BarnabasControl, module: str, 
     figure(connections=30, cut=cut, growth_mib=round(memory.growth / MIB, 1))
     assert cut >= 25
     assert memory.growth <= 160 * MIB  # most of it for the one that is being made
+
+
+@pytest.mark.listener("http")
+def test_a39_unread_pages_are_bounded() -> None:
+    """The same at the port of pages, each larger than a third of what all may have: the oldest is cut, though there may
+    be four, and who reads gets its own."""
+    page = Page(bytes(connections.UNREAD_BYTES_MAX // 3 + MIB))
+    never_s = 2 * PATIENCE_S
+    with (
+        Broker() as broker,
+        Serving(broker, metrics_page=page, exchange_timeout_s=never_s) as serving,
+        ExitStack() as stack,
+    ):
+        slow = [stack.enter_context(connect_slow_reader(f"127.0.0.1:{serving.server.port}")) for _ in range(PAGES_MAX)]
+        for connection in slow:
+            connection.sendall(METRICS)
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        assert eventually(lambda: len(serving.server.connections) < PAGES_MAX)
+        assert len(serving.ask(METRICS)) > len(page.content)
+        assert is_closed(slow[0])

@@ -89,7 +89,7 @@ from tools.attack.hostile import (
 )
 from tools.processes.barnabas import BarnabasProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("clients")]
 Figure = Callable[..., None]
 NOW_MS = 1_700_000_000_000
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]

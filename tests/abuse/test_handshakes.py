@@ -29,6 +29,7 @@ from tests.support.certificates import Authority
 from tests.support.manual_timers import ManualTimers
 from tools.waiting import until
 
+pytestmark = pytest.mark.listener("zookeeper", "control")
 PORTS = pytest.mark.parametrize(("kind", "handshakes_max"), [("zookeeper", OF_ZOOKEEPER), ("control", OF_CONTROL)])
 
 

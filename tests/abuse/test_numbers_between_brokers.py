@@ -53,7 +53,7 @@ from tools.attack.requests import REQUESTS, WITH_SASL
 from tools.attack.stage import errors
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.listener("brokers")]
 Figure = Callable[..., None]
 
 OTHER: Final = 7

@@ -45,7 +45,7 @@ from tools.fuzz.mutation import Mutator
 from tools.fuzz.targets import targets
 from tools.processes.barnabas import BarnabasProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("clients")]
 Figure = Callable[..., None]
 
 

@@ -25,7 +25,7 @@ from tools.attack.hostile import (
 )
 from tools.processes.barnabas import BarnabasProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.listener("clients")]
 Figure = Callable[..., None]
 
 CONNECTIONS = 300

@@ -17,6 +17,12 @@ from tools.processes.settled import wait_settled
 READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_id>\d+) cluster\.id=(\S+)")
 
 
+def run_module(module: str) -> list[str]:
+    """The command that runs a module of Python; one argument for it may follow after a colon."""
+    name, _, argument = module.partition(":")
+    return [sys.executable, "-m", name, *([argument] if argument else [])]
+
+
 class BarnabasProcess(ServerProcess):
     """`python -m barnabas serve` on a free port and an empty data directory; a context manager.
 
@@ -52,8 +58,7 @@ class BarnabasProcess(ServerProcess):
 
     @property
     def _serve(self) -> list[str]:
-        module, _, argument = self.module.partition(":")
-        return [sys.executable, "-m", module, *([argument] if argument else []), "serve"]
+        return [*run_module(self.module), "serve"]
 
     def _command(self) -> list[str]:
         command = [*self._serve, "--listen", self._listen]
@@ -81,9 +86,16 @@ class BarnabasZooKeeper(ServerProcess):
     title = "barnabas zookeeper"
 
     def __init__(
-        self, *, listen: str = "127.0.0.1:0", data_dir: Path | None = None, config: Path | None = None
+        self,
+        *,
+        listen: str = "127.0.0.1:0",
+        module: str = "barnabas",
+        data_dir: Path | None = None,
+        config: Path | None = None,
     ) -> None:
+        """`module` as in `BarnabasProcess`."""
         super().__init__(data_dir)
+        self._module = module
         self.address = "" if config is not None else listen
         self.secure_address: str | None = None
         """HOST:PORT with TLS. The host is a name, with which certificates are compared."""
@@ -91,7 +103,7 @@ class BarnabasZooKeeper(ServerProcess):
 
     def _command(self) -> list[str]:
         self.log_dir.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "barnabas", "zookeeper", "--file", str(self.log_dir / "zookeeper.sqlite")]
+        command = [*run_module(self._module), "zookeeper", "--file", str(self.log_dir / "zookeeper.sqlite")]
         command += ["--listen", self.address] if self.address else []
         return command if self._config is None else [*command, "--config", str(self._config)]
 
@@ -114,9 +126,16 @@ class BarnabasBrokers(ServerProcess):
     title = "barnabas brokers"
 
     def __init__(
-        self, count: int = 3, overrides: Mapping[str, str] | None = None, *, data_dir: Path | None = None
+        self,
+        count: int = 3,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        module: str = "barnabas",
+        data_dir: Path | None = None,
     ) -> None:
+        """`module` as in `BarnabasProcess`."""
         super().__init__(data_dir)
+        self._module = module
         self.count = count
         self._overrides = dict(overrides or {})
         self.ready_line = ""
@@ -201,7 +220,7 @@ class BarnabasBrokers(ServerProcess):
         return found
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "barnabas", "serve", "--brokers", str(self.count)]
+        command = [*run_module(self._module), "serve", "--brokers", str(self.count)]
         command += ["--listen", "127.0.0.1:0", "--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():
             command += ["--override", f"{key}={value}"]

@@ -25,6 +25,7 @@ from barnabas.controller.coordination.interface import (
     NoNode,
     NotEmpty,
     Operation,
+    QuotaExceeded,
     SetData,
     Stat,
     WatchedEvent,
@@ -97,6 +98,7 @@ class ErrorCode(IntEnum):
     INVALID_ACL = -114
     AUTH_FAILED = -115
     NO_WATCHER = -121
+    QUOTA_EXCEEDED = -125
 
 
 _ERRORS: Final[Mapping[type[CoordinationError], ErrorCode]] = {
@@ -107,6 +109,7 @@ _ERRORS: Final[Mapping[type[CoordinationError], ErrorCode]] = {
     BadVersion: ErrorCode.BAD_VERSION,
     NotEmpty: ErrorCode.NOT_EMPTY,
     NoChildrenForEphemerals: ErrorCode.NO_CHILDREN_FOR_EPHEMERALS,
+    QuotaExceeded: ErrorCode.QUOTA_EXCEEDED,
 }
 
 _EVENT_TYPES: Final = {

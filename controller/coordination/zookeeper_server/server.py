@@ -49,6 +49,11 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 request at once, and read responses at once.
 """
 
+STORED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The maximum memory of all znodes. Those of 50,000 partitions take 75 MiB, and the settings of topics 64 MiB at most.
+ZooKeeper keeps as much as its heap takes, and then ends; it has quotas for subtrees, which have the same error.
+"""
+
 TICK_MS: Final = 500
 """The interval of checks for expired sessions."""
 
@@ -87,6 +92,7 @@ class ZooKeeperServer:
         authentication: Authentication | None = None,
     ) -> None:
         self._stored = stored
+        stored.bytes_max = STORED_BYTES_MAX
         self._network = network
         self._clock = clock
         self._timers = timers

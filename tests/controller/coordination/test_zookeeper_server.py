@@ -23,6 +23,7 @@ from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.tree import ZNODE_BYTES
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server.authentication import Authentication, ClientLogins
 from barnabas.controller.coordination.zookeeper_server.connection import (
@@ -57,10 +58,11 @@ from tests.support.watched_calls import TurnsTaken
 from tools.waiting import PATIENCE_S, until
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN = 1, 2, 3, 4, 5, 8
-CHECK, MULTI, CREATE2, MULTI_READ = 13, 14, 15, 22
+SET_ACL, CHECK, MULTI, CREATE2, MULTI_READ = 7, 13, 14, 15, 22
 SET_WATCHES, SET_WATCHES2 = 101, 105
 SYSTEM_ERROR = -1
 NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMENTS = -101, -5, -6, -114, -103, -8
+QUOTA_EXCEEDED = -125
 
 
 class ServerUnderTest:
@@ -286,6 +288,59 @@ async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
         assert (await one.ask(CREATE, creation("/more", flags=1)))[0] == 0
         assert (await one.ask(-11))[0] == 0
         assert server.paths == {"/lasting", "/other"}
+
+
+def new_data(path: str, data: bytes) -> bytes:
+    return string(path) + struct.pack(">i", len(data)) + data + struct.pack(">i", -1)
+
+
+async def test_znodes_have_so_much_room_and_no_more() -> None:
+    """What takes no more memory is accepted, also in one transaction with a deletion."""
+    acl = struct.pack(">ii", 1, 31) + string("sasl") + string("x" * 1_000)
+    async with ServerUnderTest() as server, peer(server) as one:
+        assert (await one.ask(CREATE, creation("/a", bytes(10_000))))[0] == 0
+        server.stored.bytes_max = server.stored.tree.held_bytes
+        for op_code, body in (
+            (CREATE, creation("/b")),
+            (CREATE2, creation("/b", flags=1)),
+            (SET_DATA, new_data("/a", bytes(10_001))),
+            (SET_ACL, string("/a") + acl + struct.pack(">i", -1)),
+        ):
+            assert await one.ask(op_code, body) == (QUOTA_EXCEEDED, b"")
+        check = (CHECK, string("/a") + struct.pack(">i", -1))
+        error, answer = await one.ask(MULTI, multi(check, (CREATE, creation("/b"))))
+        assert (error, struct.unpack_from(">ibii", answer, 13)) == (0, (-1, 0, QUOTA_EXCEEDED, QUOTA_EXCEEDED))
+        assert server.paths == {"/a"}
+        assert (await one.ask(SET_DATA, new_data("/a", bytes(8_000))))[0] == 0
+        assert (await one.ask(CREATE, creation("/b", bytes(1_000))))[0] == 0
+        replacing = multi((CREATE, creation("/c", bytes(1_000))), (DELETE, string("/b") + struct.pack(">i", -1)))
+        server.stored.bytes_max = 0
+        assert (await one.ask(MULTI, replacing))[0] == 0
+        assert server.paths == {"/a", "/c"}
+
+
+async def test_a_file_with_more_than_there_is_room_for_is_opened(tmp_path: Path) -> None:
+    path = str(tmp_path / "znodes")
+    async with ServerUnderTest(path) as server, peer(server) as one:
+        assert (await one.ask(CREATE, creation("/a", bytes(1_000))))[0] == 0
+        held = server.stored.tree.held_bytes
+    async with ServerUnderTest(path) as server, peer(server) as one:
+        assert server.stored.tree.held_bytes == held
+        server.stored.bytes_max = 0
+        assert (await one.ask(CREATE, creation("/b")))[0] == QUOTA_EXCEEDED
+        assert (await one.ask(GET_DATA, string("/a") + b"\0"))[0] == 0
+        assert (await one.ask(DELETE, string("/a") + struct.pack(">i", -1)))[0] == 0
+
+
+async def test_znodes_are_counted_by_the_memory_that_they_take() -> None:
+    """Those that go leave nothing behind; a session that ends is not hindered."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        empty = server.stored.tree.held_bytes
+        assert (await one.ask(CREATE, creation("/e", bytes(1_000), flags=1)))[0] == 0
+        assert server.stored.tree.held_bytes - empty == ZNODE_BYTES + 2 * len("/e") + 1_000
+        server.stored.bytes_max = 0
+        assert (await one.ask(-11))[0] == 0
+        assert server.stored.tree.held_bytes == empty
 
 
 async def test_sessions_that_end_at_the_same_time_do_so_in_turns() -> None:
