@@ -80,6 +80,6 @@ def test_a_transaction_that_hangs_is_aborted_and_a_real_one_commits(broker: Clus
     producer.begin_transaction()
     producer.produce("hanging", b"committed")
     producer.commit_transaction(PATIENCE_S)
-    log = broker.brokers[leader].server.log_manager.get("hanging", 0)
+    log = broker.brokers[leader].server.replicas.partition_or_error("hanging", 0).log
     wait_until(lambda: log.last_stable_offset == log.log_end_offset)
     assert [record.value for record in broker.topic("hanging").records()] == [b"committed"]
