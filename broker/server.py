@@ -61,8 +61,8 @@ _SHARED_LISTENER = (
     " brokers reach it (inter.broker.listener.name), over a network that you trust%s"
 )
 _WITHOUT_AUTHORIZER = (
-    ". WriteTxnMarkers, which administrators send, too, is accepted from every client, on every listener, without an"
-    " authorizer (authorizer.class.name)"
+    ". Without an authorizer (authorizer.class.name) every client, on every listener, can end open transactions by"
+    " WriteTxnMarkers, which administrators send, too"
 )
 
 

@@ -34,7 +34,8 @@ class AdminRequest(Generic[Answer]):
     timeout in between, the response is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work
     continues. If the remaining steps fail because another broker has become the controller, the response is the
     decision: the new controller informs the brokers, and a repeated request would fail, for instance because the topic
-    exists. With a timeout of zero or less the response comes with the decision: clients use that to avoid waiting.
+    exists. If brokers had refused by then, the response is that of a timeout (`time_out`). With a timeout of zero or
+    less the response comes with the decision: clients use that to avoid waiting.
 
     Created and awaited by the task that serves the client, completed by the controller's task.
     """
@@ -44,7 +45,7 @@ class AdminRequest(Generic[Answer]):
         self._reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._decision: Answer | None = None
         self._waits = timeout_ms > 0
-        self._timer = timers.call_later(timeout_ms, self._time_out) if self._waits else None
+        self._timer = timers.call_later(timeout_ms, self.time_out) if self._waits else None
 
     async def answer(self) -> Answer:
         """Wait for the response. Raises the error passed to `fail`."""
@@ -58,7 +59,7 @@ class AdminRequest(Generic[Answer]):
         """Record the decision: it is the response if the brokers apply it in time."""
         self._decision = decision
         if not self._waits:
-            self._time_out()
+            self.time_out()
 
     def finish(self, answer: Answer) -> None:
         """Complete the request with a response, unless it is complete."""
@@ -74,7 +75,8 @@ class AdminRequest(Generic[Answer]):
         else:
             self._reply.set_exception(error)
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
+        """Complete the request as its timeout does, unless it is complete."""
         if not self._reply.done():
             self._reply.set_result(self._on_timeout(self._decision))
 

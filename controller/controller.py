@@ -373,7 +373,7 @@ class Controller:
         self._task = None
         await self._context.brokers.stop()
         self._context.deletions.give_up()
-        self._context.refusals.give_up()
+        self._context.refusals.give_up(self._context.cluster)
 
     async def _finish(self) -> None:
         if self._task is not None:

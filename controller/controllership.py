@@ -94,7 +94,7 @@ class Controllership:
             context.is_active = False
             context.brokers.part_from(context.brokers.met)
             context.deletions.give_up()
-            context.refusals.give_up()
+            context.refusals.give_up(context.cluster)
             logger.error("broker %d is no longer the controller: %s", context.brokers.own_id, reason)
 
     def deposed(self, error: Deposed) -> None:

@@ -9,7 +9,6 @@ from barnabas.backoff import Backoff
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.state import NO_LEADER, ClusterState, TopicPartition
 from barnabas.timers import ScheduledCall, Timers
-from barnabas.wire.errors import ApiError, ErrorCode
 
 Answer = TypeVar("Answer")
 
@@ -102,10 +101,17 @@ class Refusals:
         if self._timer is not None:
             self._timer.cancel()
 
-    def give_up(self) -> None:
-        """This broker is not the controller any more: fail the waiting requests."""
+    def give_up(self, cluster: ClusterState) -> None:
+        """This broker is not the controller any more. Requests whose partitions may have no leader time out, as they do
+        in Kafka, where they wait for the metadata of the next controller; the others are failed by who knows of the
+        new controller.
+        """
+        refused = self._refused(cluster)
+        for request, partitions in self._expected.items():
+            if partitions & refused:
+                request.time_out()
         for waiter in self._waiters:
-            waiter.request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            waiter.request.time_out()
         self._waiters.clear()
         self._expected.clear()
 
@@ -129,6 +135,14 @@ class Refusals:
 
     def finish_served(self, cluster: ClusterState) -> None:
         """Complete the requests whose partitions are all served; each request's own timer handles a timeout."""
+        refused = self._refused(cluster)
+        for waiter in self._waiters:
+            if not waiter.partitions & refused:
+                waiter.request.finish(waiter.answer)
+        self._waiters = [waiter for waiter in self._waiters if waiter.partitions & refused]
+
+    def _refused(self, cluster: ClusterState) -> set[TopicPartition]:
+        """The partitions without a leader of which a broker refused a replica, or whose leader may refuse."""
         self._unconfirmed = {p for p in self._unconfirmed if _leader(cluster, p) not in (None, NO_LEADER)}
         refused = {
             partition
@@ -136,11 +150,7 @@ class Refusals:
             for partition in partitions
             if _leader(cluster, partition) == NO_LEADER
         }
-        refused |= self._unconfirmed
-        for waiter in self._waiters:
-            if not waiter.partitions & refused:
-                waiter.request.finish(waiter.answer)
-        self._waiters = [waiter for waiter in self._waiters if waiter.partitions & refused]
+        return refused | self._unconfirmed
 
 
 def _leader(cluster: ClusterState, partition: TopicPartition) -> int | None:

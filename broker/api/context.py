@@ -131,3 +131,9 @@ class RequestContext:
         return (
             self.is_on_inter_broker_listener and self.services.broker_secrets.believes_another() and self._may_be_broker
         )
+
+    def is_stranger(self) -> bool:
+        """Whether the sender is no broker, as `comes_from_some_broker` says, and brokers are known: a broker that is
+        alone has no secret, and believes anybody on all its listeners, as Apache Kafka does."""
+        services = self.services
+        return not (self.comes_from_some_broker() or services.broker_secrets.believes(services.node_id))

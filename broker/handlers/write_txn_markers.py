@@ -7,6 +7,8 @@ Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_F
 coordinator loads), INVALID_PRODUCER_ID_MAPPING (a negative id), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
 NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 Authorization: Alter on Cluster or ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED per partition.
+Deviations: CLUSTER_AUTHORIZATION_FAILED also where, in a cluster, a sender that is no broker names an unknown producer
+or an epoch that was not reached (docs/deviations/transactions.md).
 Versions: 2 transaction version (KIP-1228).
 """
 
@@ -35,7 +37,7 @@ _Entry = tuple[_Errors, tuple[str, int]]
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
-    context.comes_from_some_broker()  # if so, the limits of clients no longer apply to the connection
+    is_stranger = context.is_stranger()  # if not, the limits of clients may no longer apply to the connection
     results: _Results = {}
     turns = Turns()
     may_write = may_on_cluster(context, Operation.ALTER) or may_on_cluster(context, Operation.CLUSTER_ACTION)
@@ -57,7 +59,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                     continue
                 errors[topic.name, index] = ErrorCode.NONE
                 try:
-                    committed = _write(topic.name, index, marker, context)
+                    committed = _write(topic.name, index, marker, context, is_stranger=is_stranger)
                 except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                     errors[topic.name, index] = context.services.unforeseen.refusal(error, topic.name, index).error
                     continue
@@ -69,14 +71,36 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
     return _response(results)
 
 
-def _write(topic: str, index: int, marker: TransactionMarker, context: RequestContext) -> "asyncio.Future[None] | None":
+def _write(
+    topic: str, index: int, marker: TransactionMarker, context: RequestContext, *, is_stranger: bool
+) -> "asyncio.Future[None] | None":
     if context.services.replicas.partition(topic, index) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if marker.producer_id < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if marker.producer_epoch < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if is_stranger:
+        _check_epochs_were_reached(topic, index, marker, context)
     return context.services.transaction_markers.write(topic, index, marker)
+
+
+def _check_epochs_were_reached(topic: str, index: int, marker: TransactionMarker, context: RequestContext) -> None:
+    """Check a marker whose sender is no broker: a greater epoch would fence the true coordinator or the producer for
+    good. Administrators send the epochs that DescribeProducers returned, and coordinator epoch 0 where it returned -1,
+    as a hanging transaction may be the producer's first (`TransactionsCommand.AbortTransactionCommand`).
+
+    Raises: ApiError: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, CLUSTER_AUTHORIZATION_FAILED.
+    """
+    partition = context.services.replicas.partition_or_error(topic, index)
+    partition.state.check_leader()
+    known = partition.log.producer_state.producers.get(marker.producer_id)
+    if (
+        known is None
+        or marker.producer_epoch > known.epoch
+        or marker.coordinator_epoch > max(known.coordinator_epoch, 0)
+    ):
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _fail(entry: _Entry, error: ErrorCode) -> None:

@@ -105,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         "_waiting_bytes",
         "connections",
         "frame_started_ms",
+        "is_silent",
         "last_active_ms",
         "session",
         "unsent_bytes",
@@ -138,6 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         self._throttled_until_ms = 0
         self.last_active_ms = dispatcher.clock.monotonic_ms()
         self.frame_started_ms: int | None = None
+        self.is_silent = True
+        """Whether no whole request has arrived yet."""
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._delayed: Delayed | None = None
@@ -179,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
+                self.is_silent = False
                 if (
                     self._busy
                     or (self._pause_reasons and self._pause_reasons & self._CANNOT_BEGIN)

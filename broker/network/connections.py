@@ -8,7 +8,7 @@ address with a quota of new connections that it exceeds is not served, and its c
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.config import BrokerConfig
@@ -29,7 +29,14 @@ UNSENT_BYTES_MAX = 192 * 1024 * 1024
 `FetchOperation`.)"""
 
 STRANGERS_MAX = 32
-"""The limit of connections without a broker's secret on a listener of brokers alone."""
+"""The limit of strangers on a listener of brokers alone: connections that have neither authenticated nor shown a
+secret, nor named a registered broker that has none. Where nothing is served before, it always applies. On a listener
+that clients can use, too, it applies to those that have sent no request, once descriptors run out.
+"""
+
+STRANGERS_IN_RESERVE_MAX = 8
+"""The limit of strangers on a listener of brokers alone that hold descriptors reserved for files: who is a broker is
+only known after its first request."""
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
@@ -78,6 +85,7 @@ class Connections:
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._strangers: dict[Connection, None] = {}
+        self._strangers_in_reserve: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -91,7 +99,7 @@ class Connections:
         A connection must not take the last descriptors, which are reserved for files: a log that cannot open one is
         useless. A connection beyond the quota of its address stays for a while, without being served. Where brokers
         have a listener of their own, none of these limits applies to it (`SocketServer.protectedListener` of Kafka is
-        exempt from max.connections).
+        exempt from max.connections), but strangers there are few once descriptors run out.
         """
         host = connection.session.client_host
         self._connections[connection] = None
@@ -104,8 +112,7 @@ class Connections:
         if listener.principal_source is PrincipalSource.SASL:
             connection.bound_frames(listener.unauthenticated_bytes_max)
         if listener.is_for_brokers_alone:
-            if listener.principal_source is PrincipalSource.SASL:
-                self._bound_strangers(connection)
+            self._bound_strangers(connection)
             return None
         config = self._config
         if len(self._connections) > config.max_connections:
@@ -114,22 +121,35 @@ class Connections:
         if self._per_host[host] > per_ip_max:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
         if self._is_reserved_descriptor(connection.descriptor):
+            self._cut_silent_strangers()
             return f"{len(self._connections)} connections, and the remaining descriptors are reserved for files"
         if self.quotas is not None:
             connection.close_later(self.quotas.record(host))
         return None
 
     def _bound_strangers(self, newcomer: Connection) -> None:
-        """Cut the oldest unauthenticated connection if there are too many: a broker sends its secret with its first
-        bytes, and silent connections would take descriptors without a limit.
+        """Cut the oldest strangers on the brokers' listener if there are too many with the newcomer: a broker sends its
+        secret with its first bytes, and silent connections would take descriptors without a limit.
         """
-        unproven = (other for other in self._strangers if not (other.is_closing or other.session.is_authenticated))
-        self._strangers = dict.fromkeys([*unproven, newcomer])
-        for oldest in list(self._strangers)[:-STRANGERS_MAX]:
-            oldest.abort(f"more than {STRANGERS_MAX} connections to the brokers' listener show no secret")
+        self._strangers[newcomer] = None
+        if _authenticates(newcomer):
+            self._strangers = _cut_oldest(self._strangers, STRANGERS_MAX, "show no secret")
+        if self._is_reserved_descriptor(newcomer.descriptor):
+            self._strangers_in_reserve[newcomer] = None
+            self._strangers_in_reserve = _cut_oldest(
+                self._strangers_in_reserve, STRANGERS_IN_RESERVE_MAX, "have descriptors that are reserved for files"
+            )
+            self._cut_silent_strangers()
+
+    def _cut_silent_strangers(self) -> None:
+        """Make room on the brokers' listener, as no descriptors are left but those reserved for files. Connections that
+        have sent a request are clients like others there, and no longer looked at."""
+        silent = (each for each in self._strangers if each.is_silent or _authenticates(each))
+        self._strangers = _cut_oldest(silent, STRANGERS_MAX, "have sent no request")
 
     def discard(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
+        self._strangers_in_reserve.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
             left = self._per_host[connection.session.client_host] - 1
@@ -182,3 +202,20 @@ class Connections:
             connection.close()
         elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
             connection.abort()
+
+
+def _authenticates(connection: Connection) -> bool:
+    """Whether nothing is served on the listener before a login."""
+    return connection.session.listener.principal_source is PrincipalSource.SASL
+
+
+def _cut_oldest(connections: Iterable[Connection], most: int, what: str) -> dict[Connection, None]:
+    """Cut the oldest connections of strangers beyond `most`; returns the others. Those that proved to be brokers are no
+    strangers any more.
+    """
+    strangers = [
+        each for each in connections if not (each.is_closing or each.session.is_authenticated or each.session.is_broker)
+    ]
+    for oldest in strangers[:-most]:
+        oldest.abort(f"more than {most} connections to the brokers' listener {what}")
+    return dict.fromkeys(strangers[-most:])

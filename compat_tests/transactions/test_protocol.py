@@ -829,8 +829,8 @@ def test_late_markers_are_refused(new_producer: NewProducer, connection: Connect
     producer.commit()
     producer.send(topic, b"b")
     marker = {"producer_id": producer_id, "producer_epoch": epoch, "transaction_result": False}
-    assert write_markers(connection, topic, {**marker, "coordinator_epoch": 100}) == [INVALID_PRODUCER_EPOCH]
-    same = {**marker, "producer_epoch": epoch + 1, "coordinator_epoch": 100}
+    assert write_markers(connection, topic, {**marker, "coordinator_epoch": 0}) == [INVALID_PRODUCER_EPOCH]
+    same = {**marker, "producer_epoch": epoch + 1, "coordinator_epoch": 0}
     assert write_markers(connection, topic, {**same, "transaction_version": 2}, version=2) == [INVALID_PRODUCER_EPOCH]
     assert write_markers(connection, topic, {**same, "coordinator_epoch": -1}) == [TRANSACTION_COORDINATOR_FENCED]
     producer.commit()

@@ -56,7 +56,6 @@ class EmbeddedStore:
         self._closed = False
         # Everything below belongs to the owner thread.
         self._stored = StoredTree(path, clock, is_durable=is_durable)
-        self._next_session_id = 1
         self._sessions: dict[int, EmbeddedSession] = {}
 
     async def open(self) -> None:
@@ -103,12 +102,10 @@ class EmbeddedStore:
 
     def _open(self) -> None:
         self._stored.open()
-        self._next_session_id = self._stored.first_session_id
 
     def _open_session(self, loop: asyncio.AbstractEventLoop) -> "EmbeddedSession":
-        session = EmbeddedSession(self, self._next_session_id, loop)
+        session = EmbeddedSession(self, self._stored.new_session_id(), loop)
         self._sessions[session.session_id] = session
-        self._next_session_id += 1
         return session
 
     def _end_session(self, session_id: int, *, expired: bool) -> None:

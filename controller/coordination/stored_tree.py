@@ -1,10 +1,10 @@
 """ZooKeeper's tree in memory, made durable by SQLite: the storage behind a store's sessions.
 
-One file (WAL, synchronous=FULL) contains every znode and the last zxid. A transaction is written and synced before the
-tree changes and before it is visible. Crash safety is SQLite's: after a power cut the file contains exactly the
-acknowledged transactions, and possibly the one that was under way. If a commit fails, the content of the disk is
-unknown: everything is refused then until the file is opened again. A file is opened by one process at a time; one
-thread owns file and tree.
+One file (WAL, synchronous=FULL) contains every znode, the last zxid, and an upper bound of the ids of all sessions so
+far. A transaction is written and synced before the tree changes and before it is visible. Crash safety is SQLite's:
+after a power cut the file contains exactly the acknowledged transactions, and possibly the one that was under way. If a
+commit fails, the content of the disk is unknown: everything is refused then until the file is opened again. A file is
+opened by one process at a time; one thread owns file and tree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
@@ -46,11 +47,19 @@ CREATE TABLE znode_acl (path TEXT PRIMARY KEY, acl TEXT NOT NULL, acl_version IN
 """
 """The ACLs of znodes that are not open to everyone, or have been changed: created with the first."""
 
+_SESSION_IDS_SCHEMA = """
+CREATE TABLE IF NOT EXISTS session_ids (only INTEGER PRIMARY KEY CHECK (only = 0), used_below INTEGER NOT NULL)
+"""
+"""Created at the first start; earlier versions pass over it."""
+
 _COLUMNS = 9
 """The number of fields of a `Znode` in its row, besides the path."""
 
 _SESSION_TIME_MASK = (1 << 40) - 1
 """The part of a session id that contains milliseconds: those of 34 years."""
+
+_SESSION_IDS = 1 << 16
+"""The number of session ids that one write reserves: one at each start is enough for most lives."""
 
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
 """SQLite's codes for a lack of space, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
@@ -77,17 +86,27 @@ class StoredTree:
         self._lacks_reserve = True
         self._has_acls = False
         self.bytes_max: int | None = None
+        self._next_session_id = self._session_ids_end = self._written_session_ids_end = 0
         self.tree = DataTree()
         self.last_zxid = 0
         self.failure: str | None = None
 
-    @property
-    def first_session_id(self) -> int:
-        """The id of the first session of a new run; the next ones count up from it. Derived from the time, so that no
-        id is reused, even after a run that wrote nothing (`SessionTrackerImpl.initializeNextSessionId`; the highest
-        byte, a server's number there, is 0); from the last zxid if a test's clock stands at 0.
+    def new_session_id(self) -> int:
+        """The id of a new session, which none had before, whatever the clock says: later than all ids that the file
+        names as used. A new run begins at the present time, as in ZooKeeper
+        (`SessionTrackerImpl.initializeNextSessionId`; the highest byte, a server's number there, is 0).
         """
-        return max(self._clock.now_ms() & _SESSION_TIME_MASK, self.last_zxid + 1) << 16
+        if self._next_session_id == self._session_ids_end:
+            self._reserve_session_ids()
+        self._next_session_id += 1
+        return self._next_session_id - 1
+
+    def _reserve_session_ids(self) -> None:
+        """Write that the next ids are used. If there is no space, the next transaction writes it."""
+        self._session_ids_end = self._next_session_id + _SESSION_IDS
+        with suppress(StoreUnavailable):
+            self._write(self._unwritten, self.last_zxid)
+            self._unwritten = {}
 
     def open(self) -> None:
         """Open or create the file and delete the ephemeral znodes of the last run.
@@ -104,6 +123,8 @@ class StoredTree:
                 if not lacks_name or self._reserve is None or not self._reserve.give_up():
                     raise
                 self._open_file()
+            self._reserve_session_ids()
+            self.require_no_failure()
         except (sqlite3.Error, StoreUnavailable) as error:
             self.close()
             if isinstance(error, StoreUnavailable):
@@ -140,13 +161,21 @@ class StoredTree:
                 entries = tuple(Acl(*entry) for entry in json.loads(acl))
                 znodes[path] = znodes[path]._replace(acl=entries, acl_version=acl_version)
         self.tree = DataTree(znodes)
+        self._load_session_ids(database)
         leftovers = self.tree.ephemerals()
         if leftovers:
-            # Written along with the next transaction: if there is none, the next open deletes them.
+            # Written along with the next transaction: if there is no space for any, the next open deletes them.
             transaction = self._prepare([Delete(path) for path in leftovers], 0)
             self._unwritten = transaction.changes
             self.last_zxid = transaction.zxid
             self.tree.commit(transaction)
+
+    def _load_session_ids(self, database: sqlite3.Connection) -> None:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'session_ids'").fetchall()
+        (used_below,) = database.execute("SELECT used_below FROM session_ids").fetchone() if tables else (0,)
+        began = max(self._clock.now_ms() & _SESSION_TIME_MASK, self.last_zxid + 1) << 16
+        self._written_session_ids_end = used_below
+        self._next_session_id = max(began, used_below)
 
     def change(self, operations: Sequence[Change], session_id: int, access: Access | None = None) -> Transaction:
         """Execute all operations or none; on return they are durable and visible. The caller notifies watchers of the
@@ -212,8 +241,12 @@ class StoredTree:
         database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
         has_acls = self._write_acls(database, changes)
         database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
+        session_ids_end = self._session_ids_end
+        if session_ids_end != self._written_session_ids_end:
+            database.execute(_SESSION_IDS_SCHEMA)
+            database.execute("INSERT OR REPLACE INTO session_ids VALUES (0, ?)", (session_ids_end,))
         database.execute("COMMIT")
-        self._has_acls = has_acls
+        self._has_acls, self._written_session_ids_end = has_acls, session_ids_end
 
     def _write_acls(self, database: sqlite3.Connection, changes: dict[str, Znode | None]) -> bool:
         """Write the ACLs of changed znodes; returns whether the file has a table of ACLs."""

@@ -12,13 +12,14 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from barnabas.broker.coordinators.groups.settings import HELD_BYTES_OF_GROUP_MAX
 from barnabas.broker.coordinators.transactions import settings as transactions
 from barnabas.broker.http.figures import GROUPS_TEXT_BYTES_MAX
+from barnabas.broker.network.connections import STRANGERS_IN_RESERVE_MAX
 from barnabas.controller import topics
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.wire.errors import ErrorCode
@@ -27,6 +28,7 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -314,6 +316,67 @@ def test_a32_descriptors(broker: BarnabasProcess, memory: Memory, healthy: Healt
         assert eventually(enough_are_closed)
     figure(connections=2 * limit, closed=closed, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert memory.growth <= 32 * MIB
+
+
+class BrokerWithTwoListeners(BarnabasProcess):
+    """Clients use another listener than brokers."""
+
+    def _command(self) -> list[str]:
+        overrides = (
+            f"log.dirs={self.log_dir}",
+            "listeners=PLAINTEXT://127.0.0.1:0,BROKERS://127.0.0.1:0",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
+            "inter.broker.listener.name=BROKERS",
+        )
+        return [*self._serve, *(word for each in overrides for word in ("--override", each))]
+
+    @property
+    def addresses(self) -> list[str]:
+        """HOST:PORT for clients and for brokers."""
+        return self.bootstrap_servers.split(",BROKERS://")
+
+
+@pytest.mark.listener("brokers")
+@pytest.mark.parametrize("speaks", [False, True], ids=["silent", "with a request"])
+def test_a43_descriptors_at_the_listener_of_brokers(figure: Figure, speaks: bool) -> None:
+    """Idle connections to the listener of brokers until no descriptor is left for them. Topics are made, and records
+    written to them, with those that are kept for files. Silent connections make room for clients."""
+    limit = 250
+    request = frame(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+    with BrokerWithTwoListeners() as broker, ExitStack() as stack:
+        of_clients, of_brokers = broker.addresses
+        live = stack.enter_context(connect(of_clients))
+        assert create(live, "before", 1) == ErrorCode.NONE
+        _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, hard))
+        strangers = []
+        for _ in range(limit + 50):
+            strangers.append(stack.enter_context(connect(of_brokers)))
+            if speaks:
+                with suppress(OSError):
+                    strangers[-1].sendall(request)
+        told = "descriptors that are reserved for files" if speaks else "have sent no request"
+        assert eventually(lambda: told in broker.log_text())
+        batch = build_batch([Record(0, NOW_MS, None, b"v")])
+        for number in range(10):
+            assert create(live, f"during-{number}", 3) == ErrorCode.NONE
+            response = ask(live, produce(f"during-{number}", batch), 9, ProduceResponse)
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+        def newcomer_is_served() -> bool:
+            try:
+                with connect(of_clients) as newcomer:
+                    return create(newcomer, "newcomer", 1) in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            except OSError:
+                return False  # it came too late for the last descriptor, and made room
+
+        assert speaks or eventually(newcomer_is_served)
+        open_count = sum(not is_closed(stranger, 0.001) for stranger in strangers)
+        figure(connections=len(strangers), open=open_count)
+        assert open_count <= limit - descriptor_reserve(limit) + STRANGERS_IN_RESERVE_MAX
+        assert "Traceback" not in broker.log_text()
+        assert "Too many open files" not in broker.log_text()
+        broker.stop()
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=FULL)])

@@ -141,7 +141,8 @@ async def test_a_decision_stands_if_the_next_controller_sends_it(cluster: Cluste
         cluster.broker(1).speak_again()
 
 
-async def test_refusals_are_not_waited_for_under_another_controller(cluster: Cluster) -> None:
+async def test_a_refused_creation_times_out_under_another_controller(cluster: Cluster) -> None:
+    """The topic has no leader, and the next controller may find none either: it is not answered as created."""
     async with cluster:
         await cluster.start(1, 2, 3)
         for broker_id in (2, 3):
@@ -151,7 +152,22 @@ async def test_refusals_are_not_waited_for_under_another_controller(cluster: Clu
         await cluster.until(lambda: cluster.state().leader < 0)
         assert not creating.done()
         await cluster.expire(1)
-        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
+        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.REQUEST_TIMED_OUT)]
+
+
+async def test_a_creation_that_is_refused_before_the_own_broker_answers_times_out_as_well(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        for broker_id in (2, 3):
+            cluster.broker(broker_id).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        cluster.broker(1).hangs = True
+        creating = asyncio.create_task(cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])]))
+        await cluster.until(lambda: "t" in cluster.controller.cluster.topics)
+        await cluster.until(lambda: cluster.state().leader < 0)
+        assert not creating.done()
+        await cluster.expire(1)
+        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.REQUEST_TIMED_OUT)]
+        cluster.broker(1).speak_again()
 
 
 async def test_a_refusal_is_waited_for_after_a_reload(cluster: Cluster) -> None:

@@ -98,7 +98,7 @@ class ZooKeeperServer:
         self._timers = timers
         self._on_failure = on_failure
         self._version = version
-        self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
+        self._sessions = SessionTable[Client](stored.new_session_id, random_bytes, timeout_ms_min, timeout_ms_max)
         self._authentication = authentication or Authentication(random_bytes)
         self._service = TreeService(stored, self._close_session, self._authentication)
         self._connections_max = max(min(connections_max, CONNECTIONS_MAX), NEWCOMERS_MAX + 1)
@@ -117,7 +117,6 @@ class ZooKeeperServer:
     def open(self) -> None:
         """Open the file. Raises: StoreUnavailable."""
         self._stored.open()
-        self._sessions.next_id = self._stored.first_session_id
 
     async def listen(
         self,

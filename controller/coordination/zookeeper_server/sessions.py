@@ -34,9 +34,11 @@ class Session(Generic[Connection]):
 
 @dataclass(slots=True)
 class SessionTable(Generic[Connection]):
-    """All sessions. Times are monotonic; granted timeouts are between `timeout_ms_min` and `timeout_ms_max`."""
+    """All sessions. Times are monotonic; granted timeouts are between `timeout_ms_min` and `timeout_ms_max`. `new_id`
+    returns an id that no session had before.
+    """
 
-    next_id: int
+    new_id: Callable[[], int]
     random_bytes: Callable[[int], bytes]
     timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN
     timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX
@@ -52,9 +54,8 @@ class SessionTable(Generic[Connection]):
         """Begin a session whose timeout is the requested one, within the bounds."""
         timeout_ms = self._granted(asked_ms)
         password = self.random_bytes(PASSWORD_BYTES)
-        session = Session[Connection](self.next_id, password, timeout_ms, now_ms + timeout_ms, port)
+        session = Session[Connection](self.new_id(), password, timeout_ms, now_ms + timeout_ms, port)
         self._sessions[session.session_id] = session
-        self.next_id += 1
         return session
 
     def grant(self, session: Session[Connection], asked_ms: int) -> None:

@@ -579,7 +579,7 @@ async def test_a_listener_that_exposes_secrets_is_warned_of_once(
     assert [record.levelname for record in told] == ["WARNING"] * warned
     for record in told:
         assert "unencrypted on listener BROKERS, and brokers of Apache Kafka have none" in record.getMessage()
-        assert "WriteTxnMarkers, which administrators send, too, is accepted from every client" in record.getMessage()
+        assert "every client, on every listener, can end open transactions by WriteTxnMarkers" in record.getMessage()
 
 
 async def test_warnings_of_listeners_with_an_authorizer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -594,8 +594,8 @@ async def test_warnings_of_listeners_with_an_authorizer(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize("listener", ["CLIENTS", "BROKERS"])
-async def test_transaction_markers_are_taken_from_everybody(tmp_path: Path, listener: str) -> None:
-    """As the warning says: who sends them shows no secret."""
+async def test_transaction_markers_are_read_from_everybody(tmp_path: Path, listener: str) -> None:
+    """As the warning says: who sends them shows no secret. (Which markers: `tests/broker/whole/test_strangers.py`.)"""
     topic = WritableTxnMarkerTopic(name="nowhere", partition_indexes=[0])
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
     async with member(tmp_path) as broker, connection(broker, listener) as peer:

@@ -15,6 +15,7 @@ from barnabas.broker.network.connection import Connection, SharedResources
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
+    STRANGERS_IN_RESERVE_MAX,
     STRANGERS_MAX,
     UNSENT_BYTES_MAX,
     Connections,
@@ -797,10 +798,11 @@ def test_limits_of_clients_spare_the_listener_of_brokers() -> None:
 
 
 @pytest.mark.parametrize("of_brokers", [BROKERS, SECRETIVE])
-def test_reserved_descriptors_are_withheld_from_clients_only(
+def test_a_reserved_descriptor_is_withheld_from_clients_only(
     of_brokers: ListenerContext,
 ) -> None:
-    """Where all share one listener, nobody is known for a broker yet when its connection is accepted."""
+    """A broker may have one: it shows its secret only after its connection was accepted. Where all share one listener,
+    nobody is known for a broker by then."""
 
     async def run() -> None:
         ours, theirs = socket.socketpair()
@@ -816,6 +818,56 @@ def test_reserved_descriptors_are_withheld_from_clients_only(
                 assert not Peer(connections=connections, listener=listener, own_socket=theirs).transport.closed
                 peer = Peer(connections=connections, listener=listener, own_socket=ours)
                 assert peer.transport.closed == is_refused, listener
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("of_brokers", [BROKERS, SECRETIVE])
+def test_strangers_hold_few_reserved_descriptors_on_the_listener_of_brokers(of_brokers: ListenerContext) -> None:
+    """Silent or not. Brokers keep theirs, with a secret or by a registered name."""
+
+    async def run() -> None:
+        connections = Connections(load(options=OF_THEIR_OWN), OsThreads(), is_reserved_descriptor=lambda _: True)
+        brokers = [Peer(connections=connections, listener=of_brokers) for _ in range(STRANGERS_IN_RESERVE_MAX)]
+        for number, broker in enumerate(brokers):
+            broker.connection.session.belongs_to_broker(number)
+        strangers = [Peer(connections=connections, listener=of_brokers) for _ in range(STRANGERS_IN_RESERVE_MAX)]
+        for stranger in strangers:
+            stranger.send(b"now")
+        assert not any(peer.transport.aborted for peer in (*brokers, *strangers))
+        newcomers = [Peer(connections=connections, listener=of_brokers) for _ in range(3)]
+        assert [peer.transport.aborted for peer in strangers] == [True] * 3 + [False] * (len(strangers) - 3)
+        assert not any(peer.transport.aborted for peer in (*brokers, *newcomers))
+        strangers[-1].connection.connection_lost(None)
+        assert not Peer(connections=connections, listener=of_brokers).transport.aborted
+        assert [peer.transport.aborted for peer in strangers] == [True] * 3 + [False] * (len(strangers) - 3)
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("newcomer", [BROKERS, CLIENTS], ids=["a broker", "a client"])
+def test_silent_connections_to_the_listener_of_brokers_make_room(newcomer: ListenerContext) -> None:
+    """When no descriptors are left but those reserved for files. Who has sent a request stays: an operator may have
+    clients there, too."""
+
+    async def run() -> None:
+        is_scarce = False
+        connections = Connections(load(options=OF_THEIR_OWN), OsThreads(), is_reserved_descriptor=lambda _: is_scarce)
+        silent, speaking, brokers = (
+            [Peer(connections=connections, listener=BROKERS) for _ in range(STRANGERS_MAX + 8)] for _ in range(3)
+        )
+        for client in speaking:
+            client.send(b"now")
+        for broker in brokers:
+            broker.connection.session.belongs_to_broker(2)
+        silent[-1].receive(b"\0")  # no whole request
+        assert not any(peer.transport.aborted for peer in (*silent, *speaking, *brokers))
+        is_scarce = True
+        Peer(connections=connections, listener=newcomer)
+        cut = [peer.transport.aborted for peer in silent]
+        few = STRANGERS_MAX - (newcomer is BROKERS)
+        assert cut == [True] * (len(silent) - few) + [False] * few
+        assert not any(peer.transport.aborted for peer in (*speaking, *brokers))
 
     scenario(run())
 

@@ -68,8 +68,10 @@ QUOTA_EXCEEDED = -125
 class ServerUnderTest:
     """A server by the test's clock: `pass_time` moves it, and lets the server look at its sessions at each tick."""
 
-    def __init__(self, path: str = ":memory:", connections_max: int = CONNECTIONS_MAX) -> None:
-        self.clock = ManualClock(now_ms=1_700_000_000_000)
+    def __init__(
+        self, path: str = ":memory:", connections_max: int = CONNECTIONS_MAX, *, now_ms: int = 1_700_000_000_000
+    ) -> None:
+        self.clock = ManualClock(now_ms=now_ms)
         self.timers = ManualTimers()
         self.failures: list[str] = []
         self.stored = StoredTree(path, self.clock, is_durable=False)
@@ -572,6 +574,35 @@ async def test_no_id_of_a_session_comes_again(tmp_path: Path) -> None:
     assert 0 < ids[0] < 2**56 > ids[-1]
 
 
+async def test_no_id_of_a_session_comes_again_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    """Each life begins more sessions than one write reserves ids for, in the same millisecond, and writes nothing."""
+    seen: list[int] = []
+    for life in range(3):
+        server = ServerUnderTest(str(tmp_path / "tree"), now_ms=1_700_000_000_000 - 1_000 * life)
+        async with server, peer(server) as one:
+            seen += [one.session_id, *(server.stored.new_session_id() for _ in range(70_000 * (life != 1)))]
+    assert seen == sorted(set(seen))
+
+
+async def test_ids_of_sessions_are_written_at_a_start_not_for_each_session(tmp_path: Path) -> None:
+    server = ServerUnderTest(str(tmp_path / "tree"))
+    commits = 0
+
+    def trace(statement: str) -> None:
+        nonlocal commits
+        commits += statement == "COMMIT"
+
+    async with server:
+        assert server.stored._database is not None
+        server.stored._database.set_trace_callback(trace)
+        for number in range(2, 2**16 + 1):
+            assert server.stored.new_session_id() < server.stored._session_ids_end, number
+        assert commits == 0
+        server.stored.new_session_id()
+        server.stored.new_session_id()
+        assert commits == 1
+
+
 class _FullDisk:
     """A connection that has no room for any transaction."""
 
@@ -587,6 +618,22 @@ class _FullDisk:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.database, name)
+
+
+async def test_ids_of_sessions_that_a_full_disk_did_not_take_are_written_with_the_next_transaction(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "tree")
+    async with ServerUnderTest(path) as server, peer(server) as one:
+        assert server.stored._database is not None
+        full = _FullDisk(server.stored._database)
+        server.stored._database = full  # type: ignore[assignment]
+        ids = [server.stored.new_session_id() for _ in range(2**16)]
+        server.stored._database = full.database
+        await one.ask(CREATE, creation("/p"))
+    back = ServerUnderTest(path, now_ms=1_600_000_000_000)
+    async with back, peer(back) as other:
+        assert other.session_id > ids[-1]
 
 
 async def test_on_a_full_disk_a_session_that_is_over_is_ended_later(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class SimulatedStore(EmbeddedStore):
         return self._hand_out(session.credentials, client)
 
     def _begin(self, client: _Client) -> SimulatedSession:
-        session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
+        session_id = self._stored.new_session_id()
         return self._hand_out(SessionCredentials(session_id, b"password of %d" % session_id), client)
 
     def _hand_out(self, credentials: SessionCredentials, client: _Client) -> SimulatedSession:
