@@ -115,6 +115,18 @@ class FileRegion:
             raise OSError("the log was truncated while it was being sent")
         return data
 
+    def read_cached(self, start: int, size: int) -> Buffer:
+        """As `read`, without waiting for the disk. Raises ReadWouldBlock if the bytes are not in the page cache."""
+        files, descriptor = self._cache.files, self._descriptor
+        if self._hints is not None:
+            # `_add_hint` reads the header of the following batch.
+            files.pread_cached(descriptor, 1, self._position + self._size + HEADER_SIZE - 1)
+            self._add_hint(self._hints)
+        data = files.pread_cached(descriptor, size, self._position + start)
+        if len(data) < size:
+            raise ReadWouldBlock
+        return data
+
     def _add_hint(self, hints: Hints) -> None:
         """Add the position of the batch behind the region to the hints, if the file has one there: the region's end
         comes from the offset index only.

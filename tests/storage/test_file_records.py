@@ -194,6 +194,28 @@ def test_a_region_knows_whether_it_is_in_the_page_cache(log, logs):
     assert not region.is_cached(len(region) - 100)
 
 
+def test_a_region_is_read_without_waiting_for_the_disk(log, logs):
+    data = bytes(region_of(log, 0).read())
+    records = sum(header.last_offset - header.base_offset + 1 for header in iter_headers(data))
+    cold = len(data)  # where the next batch starts
+
+    def forgetful(_descriptor, _size, position):
+        if position >= cold:
+            raise ReadWouldBlock
+
+    logs.files.before["pread_cached"] = forgetful
+    region = region_of(log, 0)
+    assert region.counts_itself
+    for cold in (len(data), 300):
+        with pytest.raises(ReadWouldBlock):
+            region.read_cached(200, 101)
+        assert log.sent_records == 0
+    logs.files.heal()
+    for start, size in ((200, 101), (0, len(data))):
+        assert bytes(region.read_cached(start, size)) == data[start : start + size]
+        assert log.sent_records == records
+
+
 def test_no_more_descriptors_are_lent_than_others_can_spare(log):
     regions = []
     while (region := region_of(log, 0)) is not None:
