@@ -23,8 +23,8 @@ POINTS: Final = {
     "write": ("posix/io/rw/pwrite", "posix/io/sync/fdatasync", "posix/io/rw/ftruncate"),
     "open": ("posix/io/oc/open",),
 }
-REFUSALS: Final = {"write": 3, "open": 2}
-"""The number of failures for each call: the first, the middle and the last one, if they differ."""
+REFUSALS: Final = {"write": 3, "open": 4}
+"""The number of calls of each action that fail, one at a time."""
 
 _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
@@ -112,14 +112,15 @@ def _new(path: Path) -> Path:
 
 
 async def main(folder: Path) -> None:
-    """All cells: the first, the middle and the last call, each error."""
+    """All cells: the first, the middle and the last call, at a start also the second, which opens the write-ahead log;
+    each error."""
     calls = Calls()
     for points in POINTS.values():
         calls.enable(points)
     for what in POINTS:
         made = (await run_cell(_new(folder / what), what, calls, -1, 0))["calls"]
         assert isinstance(made, list)
-        for number in sorted({0, len(made) // 2, len(made) - 1}):
+        for number in sorted({0, len(made) // 2, len(made) - 1} | ({1} if what == "open" else set())):
             for error in ERRORS:
                 cell = await run_cell(_new(folder / f"{what}-{number}-{error}"), what, calls, number, error)
                 sys.stdout.write(json.dumps({**cell, "refused": cell["calls"][number]}) + "\n")  # type: ignore[index]

@@ -20,9 +20,11 @@ LIBRARIES = [Path("/usr/lib/fiu/fiu_run_preload.so"), Path("/usr/lib/fiu/fiu_pos
 
 def promise(what: str, refused: str, error: str, number: int) -> str:
     """SQLite reports a lack of space as such; a quota it reports as a failing disk. A failed sync is final. The store
-    tries once more to open a write-ahead log, in the space of its reserve: here that succeeds."""
+    tries once more to open a write-ahead log, in the space of its reserve: here that succeeds. SQLite does not need the
+    directory, which it opens to sync it."""
     if what == "open":
-        return "starts" if number > 0 and error != "EACCES" else "no start"
+        is_log = number == 1
+        return "no start" if number == 0 or refused == "fdatasync" or (is_log and error == "EACCES") else "starts"
     return "passes" if error == "ENOSPC" and refused != "fdatasync" else "final"
 
 
