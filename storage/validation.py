@@ -324,12 +324,13 @@ class ExpensiveBatch(Exception):
 
 def check_cost(header: RecordBatchHeader, config: LogConfig, now_ms: int) -> None:
     """Raises ExpensiveBatch if `validate_batch` would take more than about a millisecond."""
-    if header.record_count <= CHEAP_RECORDS_MAX and header.batch_length <= CHEAP_BYTES_MAX:
-        return
-    if needs_record_validation(header, config, now_ms):
-        raise ExpensiveBatch
-    takes_long = header.record_count > CHEAP_TIMESTAMPS_MAX or header.attributes & CODEC_MASK
-    if takes_long and may_be_older(header, now_ms):
+    if header.record_count > CHEAP_RECORDS_MAX or header.batch_length > CHEAP_BYTES_MAX:
+        if needs_record_validation(header, config, now_ms):
+            raise ExpensiveBatch
+        if header.record_count > CHEAP_TIMESTAMPS_MAX and may_be_older(header, now_ms):
+            raise ExpensiveBatch
+    # However small a compressed batch is, it may decompress to a thousand times its size.
+    if header.attributes & CODEC_MASK and may_be_older(header, now_ms):
         raise ExpensiveBatch
 
 

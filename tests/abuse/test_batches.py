@@ -19,6 +19,7 @@ import crc32c
 import lz4.frame
 import pytest
 
+from barnabas.clock import SystemClock
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -136,8 +137,8 @@ def payload_of(bomb: str) -> bytes:
     return BOMBS[bomb][1]()
 
 
-def bomb_batch(codec: int, payload: bytes, count: int) -> bytearray:
-    header = parse_header(build_batch([Record(0, NOW_MS, b"k", b"v")]))
+def bomb_batch(codec: int, payload: bytes, count: int, now_ms: int = NOW_MS) -> bytearray:
+    header = parse_header(build_batch([Record(0, now_ms, b"k", b"v")]))
     return assemble_batch(
         header._replace(attributes=codec, record_count=count, last_offset_delta=count - 1), payload[: 8 * MIB]
     )
@@ -187,7 +188,8 @@ def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: Heal
     search by time."""
     create_topic(broker.bootstrap_servers, "opened", message_timestamp_type="LogAppendTime")
     create_topic(broker.bootstrap_servers, "stored")
-    batch = bomb_batch(1, gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(100 * MIB)])), 100_000)
+    payload = gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(100 * MIB)]))
+    batch = bomb_batch(1, payload, 100_000)
     memory = Memory(broker.pid)
     memory.mark()
     healthy.mark()
@@ -202,6 +204,9 @@ def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: Heal
         connection.close()
     taken_s = time.perf_counter() - started
     with connect(broker.bootstrap_servers) as connection:
+        response = ask(connection, produce("stored", batch), 9, ProduceResponse)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD  # it is old
+        batch = bomb_batch(1, payload, 100_000, SystemClock().now_ms())
         response = ask(connection, produce("stored", batch), 9, ProduceResponse)
         assert response.responses[0].partition_responses[0].error_code == 0
         partition = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)

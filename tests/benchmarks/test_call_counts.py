@@ -70,11 +70,11 @@ class Work(NamedTuple):
         )
 
 
-PRODUCE = Work(52, 2_410)
-PRODUCE_OF_FULL_BATCH = Work(54, 2_510)
+PRODUCE = Work(52, 2_415)
+PRODUCE_OF_FULL_BATCH = Work(54, 2_515)
 """Two calls for the index entries that so many bytes get, none for the records. Some instructions find whether so large
 a request waits, and then counts as unfinished."""
-IDEMPOTENT_PRODUCE = Work(58, 2_620)
+IDEMPOTENT_PRODUCE = Work(58, 2_625)
 PRODUCE_RECORDED = Work(141, 5_000)
 """While somebody looks at what clients ask (`Broker.recorded`)."""
 PRODUCE_AFTER_FLUSH = Work(215, 5_350)
@@ -92,8 +92,8 @@ IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
 """However many partitions they follow."""
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
-DELAYED_FETCH = Work(150, 5_800)
-DELAYED_FETCH_OF_SESSION = Work(155, 6_065)
+DELAYED_FETCH = Work(150, 5_805)
+DELAYED_FETCH_OF_SESSION = Work(155, 6_075)
 """However many partitions it follows."""
 
 

@@ -18,7 +18,7 @@ from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.segment_reader import ColdRead, FetchData
-from barnabas.storage.validation import AppendOrigin
+from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, validate_produced_batch
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
@@ -139,7 +139,12 @@ class Logs:
     def append_raw(
         self, log: PartitionLog, data: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> LogAppendInfo:
-        info = log.append_as_leader(data, leader_epoch=0, now_ms=self.clock.now_ms(), origin=origin)
+        now_ms = self.clock.now_ms()
+        try:
+            info = log.append_as_leader(data, leader_epoch=0, now_ms=now_ms, origin=origin)
+        except ExpensiveBatch:  # the broker validates it in a thread
+            validated = validate_produced_batch(data, log.config, log.topic, now_ms, 13)
+            info = log.append_as_leader(data, leader_epoch=0, now_ms=now_ms, origin=origin, validated=validated)
         log.update_high_watermark(log.log_end_offset)
         return info
 
