@@ -14,6 +14,7 @@ from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.clock import ManualClock
 from barnabas.inflight_budget import InflightBudget
 from barnabas.testing import Broker
 from barnabas.threads import OsThreads
@@ -64,7 +65,7 @@ class World(NamedTuple):
             find_handler_in_cluster,
             services.network_clock,
             RequestMetrics(),
-            LargeReplies(timers, services.network_clock),
+            LargeReplies(timers, ManualClock()),
         )
         resources = LocalResources(dispatcher, InflightBudget(2**30), 2**30, timers, OsThreads())
         client_id = f"broker-{KAFKA_BROKER_ID}-test" if of_broker else "a client"
