@@ -42,10 +42,7 @@ from tests.support.event_loops import has_uvloop  # noqa: E402
 from tests.support.files import Call, RefusingFiles  # noqa: E402
 from tests.support.required import tool_missing  # noqa: E402
 from tools.processes.barnabas import BarnabasProcess  # noqa: E402
-from tools.waiting import (
-    PATIENCE_S,
-    wait_until,
-)
+from tools.waiting import PATIENCE_S, wait_until  # noqa: E402
 
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 ERRORS: Final = (*PASSING, errno.EIO, errno.EACCES)
