@@ -3,61 +3,87 @@
 from __future__ import annotations
 
 import errno
+import functools
+import importlib
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
-import barnabas
-from barnabas.broker.cli import (
-    acls,
-    brokers,
-    certificates,
-    check,
-    cluster,
-    completion,
-    configs,
-    consume,
-    groups,
-    produce,
-    quotas,
-    serve_help,
-    topics,
-    transactions,
-    users,
-    zookeeper,
-)
+from barnabas.broker.cli import completion
 from barnabas.broker.cli.command import Application, Group
-from barnabas.broker.cli.output import EXIT_FAILURE, AsJson, complain, print_json, say
+from barnabas.broker.cli.output import EXIT_FAILURE, complain
+from barnabas.broker.cli.version import print_version
 from barnabas.broker.client.client import ClientError
+
+MODULES: Final = {
+    "serve": "serve_help",
+    "topics": "topics",
+    "produce": "produce",
+    "consume": "consume",
+    "groups": "groups",
+    "transactions": "transactions",
+    "configs": "configs",
+    "cluster": "cluster",
+    "brokers": "brokers",
+    "users": "users",
+    "acls": "acls",
+    "quotas": "quotas",
+    "certificates": "certificates",
+    "check": "check",
+    "zookeeper": "zookeeper",
+    "version": "version",
+}
+"""The commands in the order of their use, and the modules of this folder that contain them: as a function of the
+command's name, or as an application of commands."""
+
+
+class LoadedCommands(Mapping[str, Any]):
+    """The commands by name. A module is imported when its command is needed, as one run needs only one."""
+
+    def __getitem__(self, name: str) -> Any:
+        return load(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """The command of that name, from its module. Errors: KeyError."""
+    module = importlib.import_module(f"barnabas.broker.cli.{MODULES[name]}")
+    around = Application(rich_markup_mode="rich")
+    if isinstance(application := getattr(module, "app", None), typer.Typer):
+        around.add_typer(application, name=name)
+    else:
+        around.command(name)(getattr(module, name))
+    # A callback makes typer build a group, also of one command.
+    around.callback()(_nothing)
+    return typer.main.get_group(around).commands[name]
+
+
+def _nothing() -> None:
+    """A group without options of its own."""
 
 
 class Commands(Group):
     """Commands in the order of their use; a name is accepted in the singular and in the plural."""
 
-    ORDER = (
-        "serve",
-        "topics",
-        "produce",
-        "consume",
-        "groups",
-        "transactions",
-        "configs",
-        "cluster",
-        "brokers",
-        "users",
-        "acls",
-        "quotas",
-        "certificates",
-        "check",
-        "zookeeper",
-        "version",
-    )
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = LoadedCommands()  # type: ignore[assignment]  # click asks for a dictionary, and only reads it
 
     def list_commands(self, context: Any) -> list[str]:
         """The names, for help and completion."""
-        return sorted(super().list_commands(context), key=self.ORDER.index)
+        return list(MODULES)
 
     def get_command(self, context: Any, name: str) -> Any:
         """The command of that name, or of the name with or without an s."""
@@ -73,50 +99,15 @@ app = Application(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Barnabas: a Kafka-wire-compatible message broker, and tools that work with any such broker.",
 )
-app.command("serve")(serve_help.serve)
-app.add_typer(topics.app, name="topics")
-app.add_typer(groups.app, name="groups")
-app.add_typer(transactions.app, name="transactions")
-app.add_typer(configs.app, name="configs")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(brokers.app, name="brokers")
-app.add_typer(users.app, name="users")
-app.add_typer(acls.app, name="acls")
-app.add_typer(quotas.app, name="quotas")
-app.add_typer(certificates.app, name="certificates")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("check")(check.check)
-app.command("zookeeper")(zookeeper.zookeeper)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        say(f"barnabas {barnabas.__version__}")
-        raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """The options before any command."""
-
-
-@app.command("version")
-def version(as_json: AsJson = False) -> None:
-    """Show the version.
-
-    [bold]Example[/bold]
-
-      barnabas version --json
-    """
-    if as_json:
-        print_json({"version": barnabas.__version__})
-    else:
-        _print_version(True)
 
 
 REFUSALS_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
