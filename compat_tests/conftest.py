@@ -259,9 +259,9 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int, configs: Ma
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Nearly all tests below this folder drive processes and clients that are not ours."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}/"
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.live)
 
 
