@@ -1,14 +1,15 @@
 """The `barnabas` command: a file for each noun, and what they share.
 
-- `app.py` registers the commands; a new one has a place in `Commands.ORDER`, and an example in its help, which a test
-  runs (`tests/broker/cli/test_examples.py`). `make docs` writes docs/command-line.md.
+- `app.py` has the list of commands and imports the module of the one that runs; a new command has an example in its
+  help, which a test runs (`tests/broker/cli/test_examples.py`). `make docs` writes docs/command-line.md.
 - Topics: `topics.py`, `contents.py` (offsets, sizes, deleting records), `ill_partitions.py` (filters of `topics list`),
   `reassignment.py` (reassign, elect).
 - Brokers: `cluster.py` (describe), `brokers.py` (list, drain, rebalance).
 - Moves of partitions: `move_plan.py` shows a plan; `moves.py` asks, starts it and waits.
 - Records: `produce.py`, `consume.py`, `records.py` (lines to records and back).
 - Security: `users.py`, `acls.py`, `quotas.py`; `certificates.py`, with a CA of one's own (`authority.py`).
-- Others: `groups.py`, `transactions.py`, `configs.py`, `check.py` (a log directory), `zookeeper.py`.
+- Others: `groups.py`, `transactions.py`, `configs.py`, `check.py` (a log directory), `zookeeper.py`,
+  `version.py`.
 - Shared: `command.py` (help), `connection_options.py` (TLS, user), `completion.py`, `output.py`, `values.py` (parses
   options), `interrupts.py` (Ctrl-C).
 

@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
 from barnabas.broker.security.sasl import jaas, kerberos
+from barnabas.spark_examples.ivy import FetchFailed
 from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.wire.errors import ErrorCode
 from compat_tests.conftest import BARNABAS, TARGET, BarnabasTarget
@@ -23,6 +25,7 @@ from compat_tests.java_tools.kafka_tools import MAIN_CLASSES, PATIENCE_MS
 from tests.support.required import tool_missing
 from tools.foreign.kafka import SMALL_JVM, kafka_runtime
 from tools.foreign.kerberos import REALM, KerberosMissing, KerberosServer
+from tools.foreign.zookeeper import ZooKeeperServer
 from tools.processes import children
 from tools.processes.barnabas import BarnabasProcess, BarnabasZooKeeper
 from tools.waiting import PATIENCE_S, wait_until
@@ -179,6 +182,86 @@ def test_brokers_log_in_to_each_other(realm: KerberosServer) -> None:
             if is_killed:
                 brokers[1].kill()
                 brokers[1].start()
+
+
+@pytest.fixture
+def zookeeper_with_kerberos(realm: KerberosServer, tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper whose principal is zookeeper/localhost."""
+    file = tmp_path / "server.conf"
+    file.write_text(login_section(realm, "Server", "zookeeper/localhost"))
+    properties = {
+        "java.security.auth.login.config": str(file),
+        "java.security.krb5.conf": str(realm.client_file),
+        "zookeeper.authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+    }
+    try:
+        server = ZooKeeperServer(properties=properties)
+    except (FetchFailed, JavaMissing) as missing:
+        tool_missing(missing)
+    with server:
+        yield server
+
+
+def login_section(realm: KerberosServer, section: str, principal: str) -> str:
+    """A section of a JAAS file, which ZooKeeper and the broker read alike."""
+    options = {"useKeyTab": "true", "storeKey": "true", "keyTab": str(realm.key_table(principal))}
+    module = jaas.LoginModule(jaas.KERBEROS_LOGIN_MODULE, options={**options, "principal": f"{principal}@{REALM}"})
+    return f"{section} {{ {module.line()} }};"
+
+
+@pytest.mark.java
+@pytest.mark.store
+def test_login_to_zookeeper(realm: KerberosServer, zookeeper_with_kerberos: ZooKeeperServer, tmp_path: Path) -> None:
+    """The znodes belong to the broker's principal, also those of after a restart of ZooKeeper."""
+    file = tmp_path / "client.conf"
+    file.write_text(login_section(realm, "Client", "kafka"))
+    address = zookeeper_with_kerberos.address.replace("127.0.0.1", "localhost")
+    broker = BarnabasProcess(
+        {
+            "zookeeper.connect": address,
+            "java.security.auth.login.config": str(file),
+            "zookeeper.set.acl": "true",
+        }
+    )
+    broker.environment = realm.environment
+    with broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
+        zookeeper_with_kerberos.stop()
+        zookeeper_with_kerberos.start()
+        admin.create_topics([NewTopic("u", 1, 1)])["u"].result(PATIENCE_S)
+        client = KazooClient(zookeeper_with_kerberos.address)
+        client.start(timeout=PATIENCE_S)
+        try:
+            for topic in ("t", "u"):
+                acls, _ = client.get_acls(f"/brokers/topics/{topic}")
+                assert {(acl.perms, *acl.id) for acl in acls} == {
+                    (31, "sasl", f"kafka@{REALM}"),
+                    (1, "world", "anyone"),
+                }
+        finally:
+            client.stop()
+            client.close()
+
+
+@pytest.mark.java
+@pytest.mark.store
+def test_no_ticket_for_zookeeper(
+    realm: KerberosServer, zookeeper_with_kerberos: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """The start ends with the reason: ZooKeeper's address is not that of its principal."""
+    file = tmp_path / "client.conf"
+    file.write_text(login_section(realm, "Client", "kafka"))
+    broker = BarnabasProcess(
+        {
+            "zookeeper.connect": zookeeper_with_kerberos.address,
+            "zookeeper.connection.timeout.ms": "2000",
+            "java.security.auth.login.config": str(file),
+        }
+    )
+    broker.environment = realm.environment
+    with pytest.raises(RuntimeError, match=r"zookeeper@127\.0\.0\.1: .*not found in Kerberos database"), broker:
+        pass
 
 
 @pytest.fixture

@@ -7,12 +7,16 @@ nothing by SASL. The mechanism is obsolete (RFC 6331): without TLS, whoever read
 *Source*: RFC 2831; the names are those of ZooKeeper's `SecurityUtils.java` and `ZooKeeperSaslServer.java`.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from barnabas.controller.coordination.session_security import LoginFailed
 
 SERVICE: Final = "zookeeper"
 SERVER_NAME: Final = "zk-sasl-md5"
@@ -32,27 +36,36 @@ _DIRECTIVE: Final = re.compile(
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-class DigestMd5Error(Exception):
+class DigestMd5Error(LoginFailed):
     """A message that is not of this mechanism, or a wrong user or password. It contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestMd5Login:
-    """A user of ZooKeeper, and the password."""
+    """A user of ZooKeeper, and the password. `random_bytes` makes nonces."""
 
     username: str
     password: str = field(repr=False)
+    random_bytes: Callable[[int], bytes] = field(repr=False)
+
+    def begin(self, _host: str) -> DigestMd5Client:
+        """A login on a new connection."""
+        return DigestMd5Client(self)
 
 
 class DigestMd5Client:
-    """The client's side of one login. `random_bytes` makes its nonce."""
+    """The client's side of one login."""
 
-    def __init__(self, login: DigestMd5Login, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, login: DigestMd5Login) -> None:
         self._login = login
-        self._cnonce = random_bytes(_NONCE_BYTES).hex()
+        self._cnonce = login.random_bytes(_NONCE_BYTES).hex()
         self._expected = ""
         self.is_complete = False
         """Whether the server has proved that it knows the password."""
+
+    def first(self) -> bytes:
+        """An empty message, which asks for the challenge."""
+        return b""
 
     def respond(self, message: bytes) -> bytes:
         """The response to the server's message; after the last one, empty. Raises DigestMd5Error."""

@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import SASL, Connect
 
 from barnabas.clock import REPEAT_MIN_MS, Clock, interval_ms, wait_s
 from barnabas.controller.coordination.owner_thread import post
-from barnabas.controller.coordination.session_security import UNPROTECTED, SessionSecurity
+from barnabas.controller.coordination.session_security import UNPROTECTED, LoginExchange, LoginFailed, SessionSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     `session_timeout_ms` is the requested timeout until the server has granted one. `clock` has to be ZooKeeper's: the
     machine's. `has_ended` is set by kazoo's thread when the session is over: no connection is made any more;
     `was_closed`, when ZooKeeper has confirmed that it is closed. `security` protects the connections; `last_failure` is
-    the reason why the last one could not be encrypted, `refusal` why ZooKeeper does not accept the login.
+    the reason why the last one could not be encrypted, or its login could not begin, `refusal` why ZooKeeper does not
+    accept the login.
     """
 
     def __init__(
@@ -148,12 +149,23 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
             encrypted = encrypt(connection, host)
         except OSError as error:
             connection.close()
-            if self.last_failure != (reason := str(error)):
-                self.last_failure = reason
-                logger.warning("the connection to ZooKeeper at %s cannot be encrypted: %s", host, reason)
+            self._report(f"the connection to ZooKeeper at {host} cannot be encrypted", str(error))
             raise
-        self.last_failure = ""
         return encrypted
+
+    def _report(self, message: str, reason: str) -> None:
+        """Log a failure, unless it is that of the connection before."""
+        if self.last_failure != reason:
+            self.last_failure = reason
+            logger.warning("%s: %s", message, reason)
+
+    def first_message(self, login: LoginExchange, host: str) -> bytes:
+        """The first message of a login to this host. Raises OSError, as `_encrypted` does."""
+        try:
+            return login.first()
+        except OSError as error:
+            self._report(f"the login to ZooKeeper at {host} cannot begin", str(error))
+            raise
 
     def _check_loop(self) -> None:
         """Raises OSError while the loop is stalled: kazoo then drops the connection."""
@@ -215,22 +227,27 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
         return answer
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        """Connect, begin or resume the session, and log in. Raises AuthFailedError if a login is refused."""
-        has_login = self.handler.security.login is not None
-        self.sasl_options: dict[str, str] | None = {} if has_login else None  # then kazoo calls what is below
+        """Connect, begin or resume the session, and log in. Raises AuthFailedError if a login is refused. Without a
+        first message, as when there is no ticket of Kerberos, it is as if there were no connection."""
+        login = self.handler.security.login
+        self.sasl_options: dict[str, str] | None = None
+        if login is not None:
+            self.sasl_options = {}  # then kazoo calls what is below
+            self._login = login.begin(host)
+            with self._socket_error_handling():
+                self._first_message = self.handler.first_message(self._login, host)
         try:
-            return super()._connect(host, hostip, port)
+            timeouts = super()._connect(host, hostip, port)
         except AuthFailedError as error:
             user = self.handler.security.user
             reason = str(error) or "a wrong user or password"
             self.handler.refusal = f"ZooKeeper at {host}:{port} does not accept the login of {user}: {reason}"
             raise
+        self.handler.last_failure = ""
+        return timeouts
 
     def _authenticate_with_sasl(self, _host: str, timeout_s: float) -> None:
-        from barnabas.controller.coordination.digest_md5 import DigestMd5Error
-
-        login = self.handler.security.new_login()
-        token, xid = b"", 0
+        login, token, xid = self._login, self._first_message, 0
         while not login.is_complete:
             xid += 1
             self._submit(SASL(token), timeout_s, xid)
@@ -240,7 +257,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
             challenge, _ = SASL.deserialize(message, offset)
             try:
                 token = login.respond(challenge or b"")
-            except DigestMd5Error as error:
+            except LoginFailed as error:
                 raise AuthFailedError(str(error)) from error
 
     def _read_socket(self, read_timeout_s: float) -> Any:

@@ -386,7 +386,7 @@ def _digest_md5_server(data: bytes) -> None:
 
 def _digest_md5_client(data: bytes) -> None:
     """What ZooKeeper sends in a login, in turn."""
-    client = DigestMd5Client(DigestMd5Login(*USER), bytes)
+    client = DigestMd5Client(DigestMd5Login(*USER, bytes))
     for message in data.split(b"\0"):
         try:
             client.respond(message)
@@ -398,7 +398,7 @@ def _digest_md5_messages() -> tuple[bytes, bytes, bytes]:
     """The challenge, the response and the last message of a login."""
     server, client = (
         DigestMd5Server({USER.username: USER.password}.get, bytes),
-        DigestMd5Client(DigestMd5Login(*USER), bytes),
+        DigestMd5Client(DigestMd5Login(*USER, bytes)),
     )
     challenge = server.respond(b"")
     response = client.respond(challenge)

@@ -133,7 +133,8 @@ def test_wrong_password_of_a_key(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("com.sun.security.auth.module.Krb5LoginModule required;", "Krb5LoginModule is not supported: use org.apache"),
+        ("com.sun.security.auth.module.Krb5LoginModule required;", "Krb5LoginModule needs a principal and a keyTab"),
+        ("org.example.LoginModule required;", "org.example.LoginModule is not supported: use org.apache.zookeeper"),
         (f'{MODULE} required username="kafka";', "needs a username and a password"),
         (f"{MODULE} perhaps;", "not followed by a control flag"),
     ],

@@ -26,7 +26,7 @@ def counting(count: int) -> bytes:
 
 def login(username: str, password: str, users: dict[str, str]) -> tuple[DigestMd5Client, DigestMd5Server]:
     """Both sides after a whole login. Raises DigestMd5Error."""
-    client, server = DigestMd5Client(DigestMd5Login(username, password), counting), DigestMd5Server(users.get, counting)
+    client, server = DigestMd5Client(DigestMd5Login(username, password, counting)), DigestMd5Server(users.get, counting)
     token = client.respond(server.respond(b""))
     assert client.respond(server.respond(token)) == b""
     return client, server
@@ -80,7 +80,7 @@ def test_authorization_id() -> None:
 
 def test_challenge_of_java() -> None:
     """With white space, several realms and qualities, as RFC 2831 allows."""
-    client = DigestMd5Client(DigestMd5Login("kafka", "secret"), counting)
+    client = DigestMd5Client(DigestMd5Login("kafka", "secret", counting))
     response = client.respond(
         b' realm="zk-sasl-md5" , realm="other",nonce="a\\"b", qop="auth,auth-int", charset=utf-8,algorithm=md5-sess,'
     )
@@ -104,12 +104,12 @@ def test_challenge_of_java() -> None:
 )
 def test_no_challenge(challenge: bytes) -> None:
     with pytest.raises(DigestMd5Error):
-        DigestMd5Client(DigestMd5Login("kafka", "secret"), counting).respond(challenge)
+        DigestMd5Client(DigestMd5Login("kafka", "secret", counting)).respond(challenge)
 
 
 def test_a_server_that_proves_nothing() -> None:
     """It may be another than ZooKeeper, which does not know the password."""
-    client, server = DigestMd5Client(DigestMd5Login("kafka", "secret"), counting), DigestMd5Server({}.get, counting)
+    client, server = DigestMd5Client(DigestMd5Login("kafka", "secret", counting)), DigestMd5Server({}.get, counting)
     client.respond(server.respond(b""))
     with pytest.raises(DigestMd5Error, match="the server does not know the password"):
         client.respond(b"rspauth=" + b"0" * 32)
@@ -130,7 +130,7 @@ def test_a_server_that_proves_nothing() -> None:
 )
 def test_responses_of_another_kind(name: str, value: str) -> None:
     """A replay of a former login has another nonce."""
-    client = DigestMd5Client(DigestMd5Login("kafka", "secret"), counting)
+    client = DigestMd5Client(DigestMd5Login("kafka", "secret", counting))
     server = DigestMd5Server({"kafka": "secret"}.get, counting)
     right = client.respond(server.respond(b"")).decode()
     before = next(part for part in right.split(",") if part.startswith(f"{name}="))
@@ -144,7 +144,7 @@ def test_responses_of_another_kind(name: str, value: str) -> None:
 def test_no_bytes_break_a_side(first: bytes, last: bytes) -> None:
     """Anything is an error of this mechanism, none an exception of another kind."""
     server = DigestMd5Server({"kafka": "secret"}.get, counting)
-    client = DigestMd5Client(DigestMd5Login("kafka", "secret"), counting)
+    client = DigestMd5Client(DigestMd5Login("kafka", "secret", counting))
     for message in (first, b"", last, last):
         with contextlib.suppress(DigestMd5Error):
             server.respond(message)
@@ -152,4 +152,4 @@ def test_no_bytes_break_a_side(first: bytes, last: bytes) -> None:
             client.respond(message)
     assert server.username is None
     assert not client.is_complete
-    assert "secret" not in repr(DigestMd5Login("kafka", "secret"))
+    assert "secret" not in repr(DigestMd5Login("kafka", "secret", counting))

@@ -289,8 +289,8 @@ async def test_superusers() -> None:
 
 
 def security(username: str = "kafka", password: str = "secret", **keywords: object) -> SessionSecurity:
-    login = DigestMd5Login(username, password)
-    return SessionSecurity(login=login, random_bytes=secrets.token_bytes, **keywords)  # type: ignore[arg-type]
+    login = DigestMd5Login(username, password, secrets.token_bytes)
+    return SessionSecurity(login=login, **keywords)  # type: ignore[arg-type]
 
 
 async def test_login() -> None:
