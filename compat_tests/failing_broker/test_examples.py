@@ -73,7 +73,7 @@ def test_node(control: BarnabasControl) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.java
 def test_java(control: BarnabasControl, tmp_path: Path) -> None:
     """JUnit 5 with Kafka's own client."""

@@ -75,8 +75,7 @@ WITH_SUBCOMMAND = {"kafka-features", "kafka-metadata-quorum", "kafka-transaction
 of_4_3_only = pytest.mark.parametrize("version", [ORACLE_VERSION], indirect=True)
 """For tests of what 3.9.1 does not have."""
 of_3_9_only = pytest.mark.parametrize("version", [ZOOKEEPER_ERA_VERSION], indirect=True)
-of_both = pytest.mark.parametrize("version", VERSIONS, indirect=True)
-"""For tests that the gate, too, runs with each release; the others have 3.9.1 in full runs (conftest.py)."""
+"""For tests of what 4.3.0 does not have."""
 
 
 class Tools:

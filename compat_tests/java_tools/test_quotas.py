@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from compat_tests.java_tools.kafka_tools import of_both
-
 pytestmark = pytest.mark.store
 
 PAGES = Path(__file__).resolve().parents[2]
@@ -21,7 +19,6 @@ def name() -> str:
     return f"quota {secrets.token_hex(6)}"
 
 
-@of_both
 def test_quotas_of_a_client_id(tools: Any, name: str) -> None:
     entity = ["--entity-type", "clients", "--entity-name", name]
     added = tools.run(

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.java_tools.kafka_tools import of_both
-
-pytestmark = [pytest.mark.store, of_both]
+pytestmark = pytest.mark.store
 
 
 def described(done: Any) -> tuple[dict[str, str], list[dict[str, str]]]:

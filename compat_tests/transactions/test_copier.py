@@ -43,8 +43,7 @@ class Size(NamedTuple):
     hits: int
 
 
-SHORT = Size(round_records=1_000, records_at_least=1_000, transaction_records=25, hits=1)
-LARGE = Size(round_records=25_000, records_at_least=50_000, transaction_records=750, hits=4)
+SIZE = Size(round_records=12_500, records_at_least=25_000, transaction_records=750, hits=2)
 ROUNDS_MAX = 40
 
 
@@ -61,7 +60,6 @@ class Cell(NamedTuple):
         return f"{self.end}-{self.victim}-{membership}-{self.version}"
 
 
-IN_SHORT = [Cell("broker", "hard", True, ORACLE_VERSION)]
 MATRIX = [
     *(
         Cell(*each, ORACLE_VERSION)
@@ -140,20 +138,13 @@ def java() -> None:
         tool_missing(missing)
 
 
-@pytest.mark.parametrize("cell", IN_SHORT, ids=str)
-def test_exactly_once_through_bounces(
-    cell: Cell, java: None, start_cluster: Callable[..., Any], transactional_id: str, tmp_path: Path
-) -> None:
-    copy_through_bounces(cell, SHORT, start_cluster(OVERRIDES), transactional_id, tmp_path)
-
-
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", MATRIX, ids=str)
-def test_exactly_once_through_bounces_of_every_kind(
+def test_exactly_once_through_bounces(
     cell: Cell, java: None, start_cluster: Callable[..., Any], transactional_id: str, tmp_path: Path
 ) -> None:
-    copy_through_bounces(cell, LARGE, start_cluster(OVERRIDES), transactional_id, tmp_path)
+    copy_through_bounces(cell, SIZE, start_cluster(OVERRIDES), transactional_id, tmp_path)
 
 
 def copy_through_bounces(cell: Cell, size: Size, cluster: Any, transactional_id: str, folder: Path) -> None:

@@ -48,7 +48,8 @@ def nothing_of_it_is_left(program: Program) -> bool:
     return program.processes() == []
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_while_java_starts(word_count: Program, number: signal.Signals) -> None:
     word_count.wait_until(lambda: has_java(word_count))
 

@@ -44,10 +44,10 @@ def simulate_all(brokers: int, seeds: range, seconds: float) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("brokers", "seeds"), [(1, range(1)), (3, range(1, 2)), (5, range(1, 2))])
-def test_whatever_fails_nothing_is_wrong(brokers: int, seeds: range) -> None:
-    """A few seeds, which hold for any: what happens in them changes with the code."""
-    assert simulate_all(brokers, seeds, 20)["acknowledged"]
+@pytest.mark.parametrize(("brokers", "seconds"), [(1, 20), (3, 20), (5, 8)])
+def test_whatever_fails_nothing_is_wrong(brokers: int, seconds: float) -> None:
+    """One seed, which holds for any: what happens in it changes with the code."""
+    assert simulate_all(brokers, range(1, 2), seconds)["acknowledged"]
 
 
 @pytest.mark.full
@@ -155,7 +155,7 @@ def test_the_command(tmp_path: Path) -> None:
     for life in range(2):
         log = tmp_path / f"{life}.log"
         ran = children.run(
-            ["make", "--no-print-directory", "simulate", "SEED=23", "SECONDS=5", f"ARGS=--log {log}"],
+            ["make", "--no-print-directory", "simulate", "SEED=23", "SECONDS=2", f"ARGS=--log {log}"],
             cwd=Path(__file__).resolve().parents[3],
             env={**os.environ, "PYTHONHASHSEED": str(life + 7)},
             capture_output=True,
