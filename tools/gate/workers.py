@@ -5,12 +5,13 @@ Some folders contain tests that mostly wait, others tests that compute. Therefor
 that is independent of their folders: while some wait, others use the processors.
 
 The tests with Spark's session come first, on one worker: starting Spark takes ten seconds of a processor, and its Java
-gets faster with each test. Every other file goes to the next idle worker.
+gets faster with each test. Every other file goes to the next idle worker; those with the longest limits of time come
+first, so that no worker is left alone with one of them at the end.
 """
 
 import gc
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final
 
 import pytest
@@ -43,14 +44,25 @@ def file_of(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-def place(nodeid: str) -> tuple[bool, bytes]:
-    """The sort key of a file."""
-    return not nodeid.startswith(SPARK), hashlib.sha256(file_of(nodeid).encode()).digest()
+def longest_limits(items: Iterable[pytest.Item]) -> Mapping[str, float]:
+    """The longest limit that a test of each file has of its own, in seconds (`pytest.mark.timeout`)."""
+    found: dict[str, float] = {}
+    for item in items:
+        if limit := item.get_closest_marker("timeout"):
+            file = file_of(item.nodeid)
+            found[file] = max(found.get(file, 0), limit.args[0])
+    return found
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: place(item.nodeid))
+    limits = longest_limits(items)
+
+    def place(item: pytest.Item) -> tuple[bool, float, bytes]:
+        file = file_of(item.nodeid)
+        return not file.startswith(SPARK), -limits.get(file, 0), hashlib.sha256(file.encode()).digest()
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
