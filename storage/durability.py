@@ -122,7 +122,7 @@ class Durability:
         """
         return self._has_names or self._is_overdue(now_ms, log_end_offset, flush_ms)
 
-    def all_is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
+    def active_segment_is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
         """Whether a flush has to include the active segment's records: `flush.ms` has passed, or that segment may not
         be on the disk.
         """
@@ -140,15 +140,15 @@ class Durability:
         unflushed: Sequence[Segment],
         leader_epochs: tuple[str, bytes] | None,
         *,
-        is_of_all: bool,
+        includes_active_segment: bool,
     ) -> FlushTask | None:
         """Capture a flush of everything up to `end_offset`; None if there is nothing to flush. The caller must report
         its end to `complete`.
 
         `unflushed` are the segments from the recovery point on; the others are on the disk already. `leader_epochs` is
         the path and new content of `leader-epoch-checkpoint`, if it has to be written. The active segment's index files
-        are not worth a write; those of sealed segments are among the files that wait for a sync. `is_of_all` says that
-        the flush extends to the log end offset.
+        are not worth a write; those of sealed segments are among the files that wait for a sync. With
+        `includes_active_segment` the flush extends to the log end offset.
         """
         has_data = self.recovery_point < end_offset
         if not (has_data or leader_epochs or self._has_names or self._files):
@@ -166,7 +166,7 @@ class Durability:
             self._context.cache, directory, end_offset, segments, others,
             self._has_names or leader_epochs is not None, self._context.names, self._directory_number,
             next(self._context.flush_numbers), leader_epochs, unsynced_seal=self._seal,
-            is_of_all=is_of_all,
+            includes_active_segment=includes_active_segment,
         )  # fmt: skip
         self._files = ()
         self._seal = None
@@ -190,7 +190,7 @@ class Durability:
                 self._health.fail(task.error)
             return
         self.recovery_point = max(self.recovery_point, task.end_offset)
-        if task.is_of_all:
+        if task.includes_active_segment:
             self._last_flush_ms = self._context.clock.now_ms()
             self.is_unnamed = False
 

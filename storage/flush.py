@@ -73,7 +73,7 @@ class FlushTask:
     leader_epochs: tuple[str, bytes] | None = None
     unsynced_seal: int | None = None
     """The base offset of the oldest segment that was sealed since the last flush, if any."""
-    is_of_all: bool = True
+    includes_active_segment: bool = True
     """The flush extends to the log end offset: it includes the active segment's records."""
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)

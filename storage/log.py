@@ -58,8 +58,8 @@ class LogAppendInfo(NamedTuple):
 class PartitionLog:
     """One partition's log: the rules for appends and reads, on top of the files of a `LocalLog`.
 
-    Its parts are `producers` and `local`. `local` is the files, their health and their durability; only this room uses
-    it.
+    Its parts are `producers` and `local`. `local` is the files, their health and their durability; only files of
+    `storage/` use it.
 
     After a clean start nothing is read before it is needed: the first append reads two small index files and a producer
     snapshot.
@@ -329,7 +329,7 @@ class PartitionLog:
         if header.partition_leader_epoch > self.leader_epochs.latest_epoch:
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         if header.base_offset != self.log_end_offset:
-            # Compaction left a gap: the recent batches before it no longer suffice to locate an offset.
+            # After a gap left by compaction, the positions of recent batches cannot locate offsets.
             self.local.reader.forget_recent()
         start, end = header.position, header.end_position
         with view[start:end] as batch:
@@ -388,7 +388,7 @@ class PartitionLog:
         """Continue in a new segment, which starts with a producer snapshot."""
         active = self.local.segments[-1]
         if active.base_offset == base_offset:
-            # The active segment is empty, but too old or unable to express the offset: reuse it as a new one.
+            # The active segment is empty: reuse it, since it is too old or its base cannot express the offset.
             active.created_ms = now_ms
             return active
         if self.producers.lacks_snapshot(base_offset, self.log_start_offset):
@@ -446,8 +446,8 @@ class PartitionLog:
     def readable_bytes(self, start_offset: int, max_offset: int, limit: int) -> int:
         """An estimate of the bytes that a read could return, at most `limit`; no I/O.
 
-        The estimate is exact for an offset at which a segment or a recent batch begins, or that an index entry names.
-        Any other offset counts as the nearest such offset before it.
+        It is exact at the starts of segments, recent batches and index entries. Other offsets are rounded down to
+        these.
         """
         if start_offset >= max_offset or start_offset < self.log_start_offset:
             return 0
@@ -533,10 +533,15 @@ class PartitionLog:
         else:
             self.leader_epochs.truncate_from_end(offset)
 
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset whose record this disk has; records before it may be elsewhere (KIP-405)."""
+        return max(self.log_start_offset, self.local.start_offset)
+
     # --- flushing
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Whether there is a leader epoch that is not on the disk, or another reason of `Durability.is_due`."""
+        """Whether a flush is due: a leader epoch is not on the disk, or `Durability.is_due`."""
         return self._dirty_epochs is not None or self._durability.is_due(
             now_ms, self.log_end_offset, self.config.flush_ms
         )
@@ -549,15 +554,15 @@ class PartitionLog:
         epochs = self.known_epochs
         return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
 
-    def all_is_due(self, now_ms: int) -> bool:
+    def active_segment_is_due(self, now_ms: int) -> bool:
         """Whether a due flush has to include the active segment; see `prepare_flush`."""
-        return self._durability.all_is_due(now_ms, self.log_end_offset, self.config.flush_ms)
+        return self._durability.active_segment_is_due(now_ms, self.log_end_offset, self.config.flush_ms)
 
-    def prepare_flush(self, *, is_of_all: bool = True) -> FlushTask | None:
+    def prepare_flush(self, *, includes_active_segment: bool = True) -> FlushTask | None:
         """Capture a flush up to the log end offset; None if there is nothing to flush or a flush is under way.
 
-        Without `is_of_all` the flush leaves the active segment's records to the kernel, as Kafka does after sealing a
-        segment or starting a leader epoch, because a sync of a file delays appends to that file.
+        Without `includes_active_segment` the flush leaves the active segment's records to the kernel, as Kafka does
+        after sealing a segment or starting a leader epoch, because a sync of a file delays appends to that file.
         """
         self.check()
         local, durability, content = self.local, self._durability, None
@@ -568,9 +573,11 @@ class PartitionLog:
             epochs.dirty = False
             content = (f"{local.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries))
         unflushed, end_offset = local.segments[local.reader.slot(durability.recovery_point) :], self.log_end_offset
-        if not is_of_all:
+        if not includes_active_segment:
             unflushed, end_offset = unflushed[:-1], max(durability.recovery_point, local.segments[-1].base_offset)
-        return durability.prepare_flush(local.directory, end_offset, unflushed, content, is_of_all=is_of_all)
+        return durability.prepare_flush(
+            local.directory, end_offset, unflushed, content, includes_active_segment=includes_active_segment
+        )
 
     def complete_flush(self, task: FlushTask) -> None:
         """Process the outcome of a flush that has run, see `Durability.complete`."""

@@ -99,9 +99,7 @@ async def _look_up(
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return _answer(asked, offset=last_fetchable, leader_epoch=partition.state.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        offset = log.log_start_offset
-        if timestamp == EARLIEST_LOCAL:
-            offset = max(offset, log.local.start_offset)
+        offset = log.log_start_offset if timestamp == EARLIEST else log.local_log_start_offset
         return _answer(asked, offset=offset, leader_epoch=log.leader_epochs.epoch_for(offset))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(asked)

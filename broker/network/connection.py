@@ -42,8 +42,8 @@ class RequestServer(Protocol):
 class ConnectionSet(Protocol):
     """A connection's interface to the set of all connections of its broker (`connections.py`).
 
-    `threads` are those in which a response waits for the disk, `sending` the responses from files on their way;
-    `turns` schedule the requests of clients, `turns_of_brokers` those of other brokers.
+    `threads` run the waits for the disk, and `sending` are the tasks that send responses from files. `turns` schedule
+    the requests of clients, `turns_of_brokers` those of other brokers.
     """
 
     threads: Threads
@@ -56,18 +56,18 @@ class ConnectionSet(Protocol):
         ...
 
     def discard(self, connection: "Connection") -> None:
-        """Count a closed connection no longer."""
+        """Remove a closed connection from the counts."""
         ...
 
     def add_unsent(self, size: int) -> None:
-        """Add to the bytes of responses that clients do not read."""
+        """Add `size` to the bytes of unread responses."""
         ...
 
 
 class SharedResources(NamedTuple):
     """The resources that the connections of a broker share.
 
-    Unfinished requests count for `budget`, and each may have `frame_bytes_max` bytes; `timers` end the throttling of
+    `budget` bounds the bytes of all unfinished requests, `frame_bytes_max` those of one; `timers` end the throttling of
     clients.
     """
 
@@ -165,8 +165,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(refusal)
 
     def encrypted(self, transport: asyncio.Transport, certificate: bytes | None) -> None:
-        """Go on with this transport, which encrypts the former one. The client has shown `certificate` (DER), if any.
-        Raises NoMatchingRule."""
+        """Switch to `transport`, the TLS layer over the former transport. `certificate` is the client's (DER), None
+        without one. Raises NoMatchingRule."""
         session = self.session
         if certificate is not None and session.listener.principal_source is PrincipalSource.CERTIFICATE:
             session.principal = session.listener.principal_of(certificate)
@@ -250,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume(self._PAUSED_BY_BUDGET)
 
     def throttle(self, throttle_time_ms: int) -> None:
-        """Begin no other request before so much time has passed; requests in progress are answered."""
+        """Start no new request for `throttle_time_ms`; requests in progress are answered."""
         if self._closing:
             return
         until_ms = self._dispatcher.clock.monotonic_ms() + throttle_time_ms
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause(self._PAUSED_BY_QUOTA)
 
     def close_later(self, delay_ms: int) -> None:
-        """Serve no request, and close after so much time: the client connects too often. Nothing if that is 0."""
+        """Serve no requests and close after `delay_ms`, because the client connects too often. 0 does nothing."""
         if delay_ms > 0:
             self._pause(self._PAUSED_BY_QUOTA)
             self._throttle = self._timers.call_later(delay_ms, self.close)
@@ -295,13 +295,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is in progress (for example a long poll), or waits for its turn: the client waits for us,
-        and is not idle."""
+        """Whether a request is in progress (for example a long poll), or waits for its turn, so that the connection is
+        not idle."""
         return (self._busy or self._has_turn_coming or self._replies.is_waiting) and not self._replies.is_sending_files
 
     @property
     def threads(self) -> Threads:
-        """The threads in which a response waits for the disk."""
+        """The threads that run the waits for the disk."""
         return self.connections.threads
 
     @property
@@ -312,15 +312,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether the client has closed its side. The transport does not report that while the socket is not read."""
+        """Whether the client has closed its side. The transport does not report a close while reading is paused."""
         if self._transport is None or self.is_reading:
             return False
         return self._poll(getattr(select, "POLLRDHUP", 0))
 
     @property
     def _is_cut_off(self) -> bool:
-        """Whether no response can reach the client. A client that has only closed its side may still have sent
-        requests, for example with acks=0."""
+        """Whether the client can no longer receive. A half-closed connection does not count: its last requests, for
+        example with acks=0, are still valid."""
         return self._poll(0)
 
     def _poll(self, events: int) -> bool:
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._pause_reasons
 
     def note_progress(self, now_ms: int) -> None:
-        """Mark a client as active that has read a part of its responses since the last call. This is checked
+        """Set `last_active_ms` if the client has read response bytes since the last call. This is checked
         periodically: transports do not report it, and a check per request would cost too much."""
         if self._transport is None or not self._pause_reasons & self._CANNOT_REPLY:
             return
@@ -352,8 +352,8 @@ class Connection(asyncio.BufferedProtocol):
             self.last_active_ms = now_ms
 
     def close(self, reason: str | None = None) -> None:
-        """Accept no further request; responses already written are sent as long as the client reads them, except those
-        from files."""
+        """Accept no further request. Responses that are already written are sent as long as the client reads them;
+        responses from files are cut."""
         if self._closing:
             return
         self._end(reason)
@@ -398,8 +398,8 @@ class Connection(asyncio.BufferedProtocol):
             logger.info("closing connection %d from %s: %s", session.connection_id, session.client_host, reason)
 
     def _keep(self, frame: memoryview) -> None:
-        """Keep a frame until the request in progress is done, or the next turn comes. One with its own buffer is not
-        copied: it may have 100 MiB, and a busy broker keeps many frames."""
+        """Keep a frame until the request in progress is done, or the next turn comes. A frame that has its own buffer
+        (up to 100 MiB) is not copied."""
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(bytearray(frame) if self._reader.is_shared(frame) else frame)
@@ -407,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause(self._PAUSED_BY_REQUEST)
 
     def _serve(self, step: Callable[..., Outcome], *arguments: Any) -> None:
-        """Run a step of a request: the first, or the one after a delay."""
+        """Run the first step of a request, or the step after its delay."""
         try:
             outcome = step(*arguments)
         except (ProtocolError, CloseConnection) as error:
@@ -432,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close(str(error) or "request refused")
 
     def _resume_delayed(self, _ready: "asyncio.Future[None]", *, is_turn: bool = False) -> None:
-        """Run the step after a delay, now or in a turn: one append may wake thousands of connections."""
+        """Run the step after a delay. If the turn is over, queue it: one append may wake thousands of connections."""
         assert self._delayed is not None
         if not is_turn and self._turns.work_s() >= self._turns.end_s and not self._closing and self._turns.is_over():
             self._is_woken = True
@@ -496,7 +496,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_turn_coming
 
     def _serve_waiting(self, *, is_turn: bool = False) -> None:
-        """Serve kept requests while there is time, the first one of a turn in any case."""
+        """Serve kept requests while there is time; in a turn, at least one."""
         served = 0
         self._replies.is_gathering = True
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_SERVE):
@@ -581,5 +581,5 @@ Serve: TypeAlias = Callable[[memoryview | bytearray, Connection], Outcome]
 """Serves a request frame of a connection, as `RequestServer.dispatch` does."""
 
 Interceptor: TypeAlias = Callable[[Serve, memoryview | bytearray, Connection], Outcome]
-"""Stands between connections and the broker in a test: it is called with each request frame, has it or another one
-served, or none, and returns the outcome. It keeps no view of the frame."""
+"""Stands between connections and the broker in a test. It is called with each request frame. It may serve this frame,
+another one, or none, and returns the outcome. It keeps no view of the frame."""

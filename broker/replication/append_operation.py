@@ -4,8 +4,8 @@ handleProduceAppend).
 The handler's call appends batches at once, on the event loop. It leaves the remaining batches to a coroutine in three
 cases: the records of a batch have to be opened in a thread; `APPENDS_AT_ONCE` batches are appended; the transaction
 coordinator has to respond first. Meanwhile the connection serves no other request. The remaining batches are copied
-first, because they are views of the receive buffer, which the next read overwrites; those of a request with its own
-buffer stay where they are. Each topic is looked up when its batch is appended, because it may have changed meanwhile.
+first, because they are views of the receive buffer, which the next read overwrites. A request with its own buffer is
+not copied. Each topic is looked up when its batch is appended, because it may have changed meanwhile.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 APPENDS_AT_ONCE: Final = 1_000
-"""The number of batches of one request that are appended without a turn for other requests. It is more than clients
-send, and takes 10 ms."""
+"""The number of batches of one request that are appended without a turn for other requests. Clients send fewer; 1,000
+appends take about 10 ms."""
 
 MAGIC_POSITION: Final = 16
 ATTRIBUTES_POSITION: Final = 22
@@ -70,12 +70,12 @@ class AppendOperation:
         request: the request; its records may be replaced by copies.
         version: the version of the request.
         refuse: makes the results of batches that are not appended.
-        internal_topics_allowed: whether batches of internal topics are appended.
+        internal_topics_allowed: whether this client may append to internal topics.
     """
 
     is_transactional = False
-    """Whether a batch has the transactional attribute. Records that are too short to have it do not count: the log
-    refuses them."""
+    """Whether any batch has the transactional attribute. Records too short to contain the attributes are ignored: the
+    log refuses them."""
     _verified: Verified | None = None
 
     def __init__(
@@ -183,7 +183,7 @@ class AppendOperation:
             log_start_offset=info.log_start_offset,
         )
         results.append(reply)
-        # In any other case `when_acknowledgeable` returns None.
+        # Otherwise the batch is acknowledgeable now: this test saves a call, which would return None.
         if info.flush_required or partition.log.high_watermark <= info.last_offset:
             acknowledgeable = self._replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:

@@ -67,9 +67,9 @@ class Flusher:
             if log.recovery_point >= min(end_offset, log.log_end_offset):
                 return
 
-    async def _flush_once(self, log: PartitionLog, *, is_of_all: bool = True) -> None:
+    async def _flush_once(self, log: PartitionLog, *, includes_active_segment: bool = True) -> None:
         try:
-            task = log.prepare_flush(is_of_all=is_of_all)
+            task = log.prepare_flush(includes_active_segment=includes_active_segment)
             if task is not None:
                 try:
                     await self._threads.call(task.run)
@@ -78,7 +78,7 @@ class Flusher:
                 log.complete_flush(task)
                 if task.may_be_repeated and task.error is not None:
                     raise task.error
-            elif is_of_all and log.recovery_point < log.log_end_offset:
+            elif includes_active_segment and log.recovery_point < log.log_end_offset:
                 raise StorageError(f"another flush of {log.directory} is under way")
             log.check()
         except (LogBusy, LogDeleted):  # a truncation syncs the log itself, and a deleted log needs no flush
@@ -138,10 +138,12 @@ class Flusher:
 
     async def _flush_if_possible(self, log: PartitionLog) -> None:
         try:
-            if self._flush_before_ack or log.all_is_due(self._clock.now_ms()):
+            if self._flush_before_ack or log.active_segment_is_due(self._clock.now_ms()):
                 await self.flush(log)
             else:
-                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log, is_of_all=False))
+                running = self._flushes[log] = asyncio.ensure_future(
+                    self._flush_once(log, includes_active_segment=False)
+                )
                 await asyncio.shield(running)
         except StorageError:
             return  # it is logged, and repeated if possible

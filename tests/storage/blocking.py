@@ -21,7 +21,7 @@ def run_flushes(manager: LogManager, now_ms: int) -> int:
     """Flush the logs that are due; returns the number of flushes."""
     count = 0
     for log in manager.logs_to_flush(now_ms):
-        task = log.prepare_flush(is_of_all=log.all_is_due(now_ms))
+        task = log.prepare_flush(includes_active_segment=log.active_segment_is_due(now_ms))
         if task is not None:
             task.run()
             log.complete_flush(task)

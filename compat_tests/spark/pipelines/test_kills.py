@@ -296,16 +296,16 @@ def _retried(call: Callable[[float], None]) -> None:
                 raise
 
 
-RECORDS = 5_000_000
-PER_TRANSACTION = 50_000
+RECORDS = 1_500_000
+PER_TRANSACTION = 15_000
 STEPS_OF_TRANSACTION = 20
-ABORTED = 500
-PER_BATCH = 75_000
+ABORTED = 150
+PER_BATCH = 30_000
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_archive_of_five_million_records(
+def test_archive_of_a_million_records_and_more(
     spark: Any, own_cluster: Any, run_once: Any, start_program: Any, tmp_path: Path
 ) -> None:
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
