@@ -237,10 +237,13 @@ def validate_batch(
     if from_client and needs_record_validation(header, config, now_ms):
         found = _RecordCheck(header, config, now_ms, topic_partition).run(batch)
         result = _assign(batch, header, config, now_ms, found.max_timestamp, rebuild=not found.has_consecutive_offsets)
+    elif header.record_count > 1 and from_client and header.base_timestamp < now_ms - STALE_MS:  # `may_be_older`
+        largest = _largest_timestamp(batch, header)
+        if largest - now_ms > config.message_timestamp_after_max_ms:
+            largest = _RecordCheck(header, config, now_ms, topic_partition).run(batch).max_timestamp  # raises
+        result = _assign(batch, header, config, now_ms, largest, rebuild=False)
     elif config.compression_type is not None or config.uses_log_append_time:
         result = _assign(batch, header, config, now_ms, header.max_timestamp, rebuild=False)
-    elif header.record_count > 1 and from_client and header.base_timestamp < now_ms - STALE_MS:  # `may_be_older`
-        result = _assign(batch, header, config, now_ms, _largest_timestamp(batch, header), rebuild=False)
     else:
         result = new_tuple(ValidationResult, (batch, header, header.max_timestamp, NO_TIMESTAMP, False))
     size = len(result.batch)

@@ -9,6 +9,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Final
 
 import pytest
 
@@ -222,3 +223,33 @@ def test_a39_unread_pages_are_bounded() -> None:
         assert eventually(lambda: len(serving.server.connections) < PAGES_MAX)
         assert len(serving.ask(METRICS)) > len(page.content)
         assert is_closed(slow[0])
+
+
+FEWER: Final = smaller(
+    {
+        "barnabas.testing.control.served.FAULTS_MAX": 20,
+        "barnabas.testing.control.served.SNAPSHOTS_MAX": 3,
+        "barnabas.testing.control.served.BROKERS_MAX": 4,
+    }
+)
+"""What is kept on demand, with limits that a short attack reaches."""
+
+
+@pytest.mark.parametrize("module", [FEWER])
+def test_a51_what_is_kept_is_bounded(attacked: BarnabasControl, memory: Memory, figure: Figure) -> None:
+    """Faults, snapshots and brokers, until they are refused; and faults of 3.9 MB."""
+    control = ControlClient(attacked.url)
+    fail = {"api": "Produce", "error": "NOT_ENOUGH_REPLICAS", "topic": "t" * 3_900_000}
+    large = [control.ask("POST", "/brokers/main/fail", **fail).status for _ in range(30)]
+    faults = [control.ask("POST", "/brokers/main/hold").status for _ in range(25)]
+    control.done("DELETE", "/brokers/main/faults")
+    snapshots = [control.ask("POST", "/brokers/main/snapshots").status for _ in range(5)]
+    single, cluster = control.ask("POST", "/brokers").status, control.ask("POST", "/brokers", brokers=3)
+    figure(growth_mib=round(memory.growth / MIB, 1))
+    assert large == [413] * 30
+    assert faults == [201] * 20 + [409] * 5
+    assert snapshots == [201] * 3 + [409] * 2
+    assert (single, cluster.status) == (201, 409)
+    assert cluster.content["error"] == "there may be 4 brokers at most: DELETE /brokers/NAME ends one"
+    assert control.ask("POST", "/brokers", brokers=2).status == 201
+    assert memory.growth <= 64 * MIB

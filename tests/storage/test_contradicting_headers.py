@@ -106,14 +106,17 @@ def replica(request: pytest.FixtureRequest, make_logs: Any, tools: Any) -> Calla
 
 
 @pytest.mark.parametrize("codec", CompressionType)
+@pytest.mark.parametrize("is_set", [False, True])
 def test_the_header_is_stored_with_the_timestamp_of_the_records(
-    replica: Callable[..., Replica], tools: Any, made: Contradiction, codec: CompressionType
+    replica: Callable[..., Replica], tools: Any, made: Contradiction, codec: CompressionType, *, is_set: bool
 ) -> None:
-    found = replica()
+    """Also where the topic sets the codec that the batch has."""
+    found = replica(compression_type=codec if is_set else None)
     found.append(made.batch(codec))
     stored = bytes(tools.read(found.log, 0).records)
     header = parse_header(stored)
     assert header.max_timestamp == made.right
+    assert header.codec == codec
     assert crc_is_valid(stored, header)
 
 

@@ -222,6 +222,18 @@ def test_the_future_is_limited_by_default(late: int) -> None:
     check_result(append(build_batch(records)), records)
 
 
+@pytest.mark.parametrize("codec", CompressionType)
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_future_record_behind_an_old_header_is_named(codec: CompressionType, *, is_set: bool) -> None:
+    """The timestamps of an old batch are read anyway."""
+    records = [Record(0, NOW - 100 * HOUR, None, None), Record(1, NOW + HOUR + 1, None, None)]
+    batch = changed(build_batch(records, compression=codec), ">q", 35, NOW - 100 * HOUR)
+    with pytest.raises(RecordErrors) as raised:
+        append(batch, **({"compression_type": codec} if is_set else {}))
+    assert raised.value.error is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in raised.value.record_errors] == [1]
+
+
 def test_the_past_is_not_limited_by_default() -> None:
     for timestamp in (0, 1, NOW - 1000 * HOUR):
         records = [Record(0, timestamp, None, None)]

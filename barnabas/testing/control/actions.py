@@ -17,7 +17,7 @@ from barnabas.testing.brokers.cluster_broker import ClusterBroker
 from barnabas.testing.control import answers, rules
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
-from barnabas.testing.control.served import MAIN, Served, ServedBrokers, new_owner
+from barnabas.testing.control.served import MAIN, Served, ServedBrokers, check_kept, new_owner
 from barnabas.testing.control.wording import in_http
 from barnabas.testing.faults.fault import Hold
 from barnabas.testing.recording.recording import Recording
@@ -58,6 +58,7 @@ def brokers(asked: Asked) -> Json:
 
 def start_broker(asked: Asked) -> Json:
     given = asked.arguments
+    check_kept(given)
     count, configs = given.get("brokers", 1), dict(given.get("configs", {}))
     if kept := sorted({"log.dir", "log.dirs"} & configs.keys()):
         raise Refused(
@@ -153,6 +154,7 @@ def reset(asked: Asked) -> Json:
 
 
 def snapshot(asked: Asked) -> Json:
+    asked.brokers.check_room_for_snapshot()
     return {"snapshot": asked.served.take_snapshot()}
 
 
@@ -184,6 +186,7 @@ def new_fault(name: str) -> Callable[[Asked], Json]:
     def make(asked: Asked) -> Json:
         served = asked.served
         _check_nodes(served, asked.arguments.get("broker", ()))
+        asked.brokers.check_room_for_fault(asked.arguments)
         found = getattr(served.owner.faults, name)(**asked.arguments)
         return answers.fault(served.add_fault(found), found)
 
@@ -203,6 +206,7 @@ def new_fault_of(name: str) -> Callable[[Asked], Json]:
 
 def new_rules(asked: Asked) -> Json:
     served = asked.served
+    asked.brokers.check_room_for_fault(asked.arguments)
     found = rules.make(served.owner.faults, asked.arguments["rules"], partial(_check_nodes, served))
     return found.answer(served.add_fault(found))
 
@@ -417,6 +421,7 @@ def cut(asked: Asked) -> Json:
     cluster, (one, other) = asked.served.cluster, (asked.arguments["one"], asked.arguments["other"])
     for number in (one, other):
         asked.served.node(number)
+    asked.brokers.check_room_for_fault({})
     found = cluster.cut(one, other, one_way=asked.arguments.get("one_way", False))
     return answers.fault(asked.served.add_fault(found), found)
 

@@ -24,6 +24,13 @@ MAIN: Final = "main"
 """The broker of the command line."""
 
 BROKERS_MAX: Final = 100
+"""Those of clusters are counted one by one."""
+FAULTS_MAX: Final = 1_000
+SNAPSHOTS_MAX: Final = 100
+KEPT_CHARACTERS_MAX: Final = 64 * 1024
+"""The limits of what is kept until it is removed: the faults and the snapshots of all brokers, and the texts that a
+fault, or the settings of a broker, may have together.
+"""
 _OF_EACH_BROKER: Final = frozenset({"node.id", "broker.id", "log.dir", "log.dirs", "broker.rack", "zookeeper.connect"})
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -129,6 +136,10 @@ class Served:
         self.forget_faults()
         return number
 
+    @property
+    def snapshot_count(self) -> int:
+        return len(self._snapshots)
+
     def snapshot(self, number: int) -> Snapshot:
         """The snapshot with that number. Raises Refused."""
         if number not in self._snapshots:
@@ -141,6 +152,23 @@ class Served:
         self._snapshots.pop(number, None)
 
 
+def check_kept(fields: Mapping[str, Any]) -> None:
+    """Raises Refused if fields are too large to be kept."""
+    if characters(fields) > KEPT_CHARACTERS_MAX:
+        raise Refused(413, f"all fields together may have {KEPT_CHARACTERS_MAX} characters")
+
+
+def characters(value: object) -> int:
+    """The number of characters and bytes of a field's value; eight for everything else."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(characters(name) + characters(each) for name, each in value.items())
+    if isinstance(value, Sequence):
+        return sum(map(characters, value))
+    return 8
+
+
 class ServedBrokers:
     """All brokers and clusters that a process with `--control` serves, by name. Thread-safe."""
 
@@ -148,6 +176,8 @@ class ServedBrokers:
         self._lock = threading.Lock()
         self._by_name: dict[str, Served | None] = {}
         """None for one that is about to start or to stop."""
+        self._counts: dict[str, int] = {}
+        """The number of brokers of each."""
         self._numbers = itertools.count(1)
 
     def all(self) -> list[Served]:
@@ -162,9 +192,24 @@ class ServedBrokers:
             raise Refused(404, f"there is no broker {name[:100]!r}, but {known or 'none'}: POST /brokers starts one")
         return served
 
+    def check_room_for_fault(self, fields: Mapping[str, Any]) -> None:
+        """Raises Refused if a fault with these fields would be one too many, or too large to be kept."""
+        check_kept(fields)
+        if sum(len(served.faults) for served in self.all()) >= FAULTS_MAX:
+            raise Refused(
+                409, f"there are {FAULTS_MAX} faults already: DELETE /brokers/NAME/faults ends those of a broker"
+            )
+
+    def check_room_for_snapshot(self) -> None:
+        """Raises Refused if there are too many."""
+        if sum(served.snapshot_count for served in self.all()) >= SNAPSHOTS_MAX:
+            raise Refused(
+                409, f"there are {SNAPSHOTS_MAX} snapshots already: DELETE /brokers/NAME/snapshots/N removes one"
+            )
+
     def start(self, owner: Broker | Cluster, name: str | None = None, problems: Sequence[str] = ()) -> Served:
         """Start a broker, or a cluster, and serve it. Raises Refused, and the errors of the start."""
-        name = self._reserve(name)
+        name = self._reserve(name, len(owner.brokers) if isinstance(owner, Cluster) else 1)
         served = None
         try:
             owner.start()
@@ -197,7 +242,7 @@ class ServedBrokers:
             served.owner.stop()
             self._settle(served.name, None)
 
-    def _reserve(self, name: str | None) -> str:
+    def _reserve(self, name: str | None, count: int) -> str:
         with self._lock:
             if name is None:
                 name = next(name for number in self._numbers if (name := f"broker-{number}") not in self._by_name)
@@ -205,15 +250,16 @@ class ServedBrokers:
                 raise Refused(400, "a name has up to 100 letters of a to z, A to Z, digits, '.', '_' and '-'")
             if name in self._by_name:
                 raise Refused(409, f"there is a broker {name} already: DELETE /brokers/{name} ends it")
-            if len(self._by_name) >= BROKERS_MAX:
-                raise Refused(409, f"there are {BROKERS_MAX} brokers already: DELETE /brokers/NAME ends one")
-            self._by_name[name] = None
+            if sum(self._counts.values()) + count > BROKERS_MAX:
+                raise Refused(409, f"there may be {BROKERS_MAX} brokers at most: DELETE /brokers/NAME ends one")
+            self._by_name[name], self._counts[name] = None, count
             return name
 
     def _settle(self, name: str, served: Served | None) -> None:
         with self._lock:
             if served is None:
                 self._by_name.pop(name, None)
+                self._counts.pop(name, None)
             else:
                 self._by_name[name] = served
 

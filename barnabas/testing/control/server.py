@@ -295,7 +295,13 @@ def _call(verb: Verb, asked: Asked, patience: Patience) -> web.Response:
 
 
 def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
-    """The response for an error. Raises Refused, and errors that are not the client's."""
+    """The response for an error. Raises errors that are not the client's.
+
+    A refusal is no exception here: the future of this thread would keep it, and the traceback the future, with all
+    fields of the request, until a garbage collection.
+    """
+    if isinstance(error, Refused):
+        return _error(error.status, str(error), is_usage=error.is_usage)
     if isinstance(error, ApiError):
         if verb.has_deadline and error.error is ErrorCode.REQUEST_TIMED_OUT:
             return _in_vain(verb, asked, error)
@@ -304,11 +310,11 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
         first, _, more = in_http(str(error)).partition("\n")
         return _json({"error": first, "report": more}, 504)
     if isinstance(error, ConfigError):
-        raise Refused(400, _line(str(error))) from error
+        return _error(400, _line(str(error)), is_usage=True)
     if isinstance(error, ValueError | TypeError):
-        raise Refused(400, _line(f"{verb.name}: {error}")) from error
+        return _error(400, _line(f"{verb.name}: {error}"), is_usage=True)
     if isinstance(error, (RuntimeError, *refusals_of_a_start())):
-        raise Refused(409, _line(f"{verb.name}: {error}")) from error
+        return _error(409, _line(f"{verb.name}: {error}"))
     raise error
 
 
