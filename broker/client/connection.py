@@ -209,8 +209,9 @@ class BrokerConnection:
         except TimeoutError as error:
             await self.close()
             name = messages.API_NAMES[request.API_KEY]
+            hint = ": is it a listener of Kafka's protocol?" if name == "ApiVersions" else ""
             raise BrokerUnavailable(
-                f"the broker at {self.address} did not answer {name} within {limit_s:g} s"
+                f"the broker at {self.address} did not answer {name} within {limit_s:g} s{hint}"
             ) from error
         except OSError as error:
             await self.close()

@@ -25,6 +25,7 @@ class DiskSpace:
         self._reserve_bytes = reserve_bytes
         self._replicas = replicas
         self._full: set[str] = set()
+        self._capped: set[str] = set()
         self.free_bytes: dict[str, int] = {}
         """By log directory, as of the last check."""
 
@@ -63,6 +64,9 @@ class DiskSpace:
     def _room(self, path: str, total: int, free: int) -> int:
         """Bytes that a directory may still take; negative if it is full."""
         reserve = min(self._reserve_bytes, total // SHARE_MAX)
+        if reserve < self._reserve_bytes and path not in self._capped:
+            self._capped.add(path)
+            logger.info("barnabas.disk.reserve.bytes: %d on %s, a %dth of its file system", reserve, path, SHARE_MAX)
         if path in self._full and free >= reserve + reserve // 8:
             self._full.discard(path)
             logger.warning("%s has room again", path)

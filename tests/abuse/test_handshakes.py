@@ -1,5 +1,5 @@
-"""Strangers at the ports with TLS of `barnabas zookeeper` and `serve --control`: handshakes are limited in number and
-time, and a client that speaks TLS is served all the same."""
+"""Strangers at the ports with TLS of `barnabas zookeeper`, `serve --control` and `--http`: handshakes are limited in
+number and time, and a client that speaks TLS is served all the same."""
 
 import asyncio
 import secrets
@@ -9,10 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from barnabas.broker.cli.zookeeper_config import ZooKeeperConfig
 from barnabas.broker.cli.zookeeper_process import HANDSHAKES_MAX as OF_ZOOKEEPER
 from barnabas.broker.cli.zookeeper_process import MEMORY, port_tls
+from barnabas.broker.http.connections import CONNECTIONS_MAX as OF_PAGES
+from barnabas.broker.http.routes import Route
+from barnabas.broker.http.server import HttpServer
 from barnabas.broker.network.port_tls import PortTls
 from barnabas.broker.network.tls_handshakes import HANDSHAKE_TIMEOUT_MS
 from barnabas.broker.security.tls.contexts import TlsSettings
@@ -123,5 +127,32 @@ def test_handshakes_have_a_deadline(kind: str, handshakes_max: int, tmp_path: Pa
                 assert await is_cut(*each)
             assert tls.handshakes.failed_count == len(silent)
             assert await answer_of(kind, port, authority.client()) in (b"imok", b"HTTP")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.listener("http")
+def test_handshakes_with_pages_have_a_deadline(tmp_path: Path) -> None:
+    """There are as many handshakes as connections, of which the oldest makes room for another one."""
+    authority, timers = Authority(tmp_path), ManualTimers()
+
+    async def ready(_request: web.Request, _body: bytes) -> web.StreamResponse:
+        return web.Response(text="ready")
+
+    async def scenario() -> None:
+        tls = PortTls("pages", settings_of(authority), timers, OneThread(), OF_PAGES)
+        routes = [Route("GET", "/openapi.json", ready)]
+        server = HttpServer(routes, "127.0.0.1:0", OsNetwork(), tls=tls, timers=timers)
+        await server.start()
+        try:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(OF_PAGES + 1)]
+            assert await is_cut(*silent.pop(0))
+            await until(lambda: sum(each.delay_ms == HANDSHAKE_TIMEOUT_MS for each in timers.waiting) >= len(silent))
+            timers.fire(HANDSHAKE_TIMEOUT_MS)
+            for each in silent:
+                assert await is_cut(*each)
+            assert await answer_of("http", server.port, authority.client()) == b"HTTP"
+        finally:
+            await server.stop()
 
     asyncio.run(scenario())

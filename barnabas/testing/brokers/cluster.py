@@ -36,7 +36,7 @@ from barnabas.testing.faults.cuts import BrokerNetwork, Cut, Cuts
 from barnabas.testing.faults.state_faults import check_is_online
 from barnabas.testing.interception.faulty_disk import ExchangeableFiles
 from barnabas.testing.waiting.conditions import NothingMoreComes
-from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_count, check_wait
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -89,8 +89,7 @@ class Cluster(Owner[ClusterThread]):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        if brokers < 1:
-            raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
+        check_count("brokers", brokers, 1)
         if racks and len(racks) != brokers:
             given = "1 entry" if len(racks) == 1 else f"{len(racks)} entries"
             raise ValueError(f"racks has {given} for {brokers} brokers: name one for each broker, or none")

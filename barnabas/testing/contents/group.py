@@ -122,6 +122,8 @@ def check_group_may_be(state: str, members: int | None) -> None:
 
 def _wanted_offsets(offsets: Mapping[tuple[str | Topic, int], int]) -> dict[tuple[str, int], int]:
     try:
+        if any(isinstance(each, str) for each in offsets):  # two letters would be a topic and a partition
+            raise TypeError
         wanted = {(topic_name(topic), partition): offset for (topic, partition), offset in offsets.items()}
     except (AttributeError, TypeError, ValueError):
         told = f'offsets are by topic and partition, as {{("orders", 0): 1}}, not {offsets!r:.100}'

@@ -234,8 +234,10 @@ def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
         _ = cluster.brokers[3]
     assert cluster.brokers[-1].number == 2
     assert [broker.number for broker in cluster.brokers[1:]] == [1, 2]
-    with pytest.raises(ValueError, match="1 broker at least, not 0"):
+    with pytest.raises(ValueError, match="brokers is 1 or more, not 0"):
         Cluster(0)
+    with pytest.raises(TypeError, match="brokers is a whole number, not 'x'"):
+        Cluster("x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="racks has 2 entries for 3 brokers"):
         Cluster(racks=("a", "b"))
     with pytest.raises(RuntimeError, match="this cluster runs already"):

@@ -128,6 +128,7 @@ def test_offsets_that_are_waited_for_in_vain(broker: Broker) -> None:
     ("wanted", "told"),
     [
         ({"offsets": {"t": 1}}, r"offsets are by topic and partition"),
+        ({"offsets": {"t0": 1}}, r"offsets are by topic and partition"),
         ({"offsets": [("t", 0)]}, r"offsets are by topic and partition"),
         ({"offsets": {("t", 0): "1"}}, "offset is a whole number"),
         ({"offsets": {("t", -1): 1}}, "partition is 0 or more"),
