@@ -90,8 +90,9 @@ class BrokerChanges:
             self.secret_digests |= _secret_digests([registered(broker_id, *found)])
 
     async def _change(self) -> None:
-        registrations = await self.follow()
         context = self._context
+        former_zxid = context.election.registrations_zxid
+        registrations = await self.follow()
         if not context.is_active:
             return
         found = {
@@ -101,7 +102,8 @@ class BrokerChanges:
         if found != context.cluster.brokers:
             from barnabas.controller.operations.broker_lives import govern
 
-            await govern(context, found)
+            context.election.registrations_zxid = former_zxid
+            await govern(context, found, registrations.zxid)
 
     async def follow(self) -> Registrations:
         """Read the registrations, and repair this broker's own znode if it was changed or deleted.

@@ -206,11 +206,14 @@ def without_doubtful(cluster: ClusterState, back: Iterable[BrokerRegistration]) 
     return cluster.with_states(states)
 
 
-async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration]) -> None:
-    """Make the cluster consist of the brokers `found`. In the controller's task.
+async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration], registrations_zxid: int) -> None:
+    """Make the cluster consist of the brokers `found`, which are registered as of a zxid. In the controller's task.
 
     One that bounced is first lost, and then new: it is informed of everything, as it knows nothing. The own broker only
     ever changes: a controller whose broker died is no controller.
+
+    The writes for lost brokers have the former zxid: a broker that is back may lack records, and if the store fails
+    before that is written, whoever takes over must find out (`loading.with_states`).
 
     Raises: Deposed, CoordinationError.
     """
@@ -224,6 +227,7 @@ async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistrat
     lost = (*difference.gone, *difference.bounced)
     if lost:
         await _lose(context, lost)
+    context.election.registrations_zxid = registrations_zxid
     if difference.changed:
         context.cluster = context.cluster.with_brokers(found[broker_id] for broker_id in difference.changed)
     back = (*difference.come, *difference.bounced)

@@ -119,18 +119,19 @@ class TakeOver:
         await tell_who_lives(self._context, self._context.brokers.met)
 
     def _shrink_isrs(self, loaded: LoadedCluster) -> list[OperationGroup]:
-        """Remove brokers from ISRs that died while there was no controller, or may lack records; returns the writes."""
-        cluster = self._context.cluster
+        """Remove brokers from ISRs that may lack records, or died while there was no controller; returns the writes, in
+        this order: after any of them a broker that may lack records is not doubted again."""
         writes: list[OperationGroup] = []
+        if loaded.unproven:
+            from barnabas.controller.operations.broker_lives import doubt
+
+            writes += doubt(self._context, loaded.unproven)
+        cluster = self._context.cluster
         states = (state for topic in cluster.topics.values() for state in topic.partitions.values())
         if any(member not in cluster.brokers for state in states for member in state.isr):
             from barnabas.controller.operations.broker_lives import end_absences
 
             writes += end_absences(self._context)
-        if loaded.unproven:
-            from barnabas.controller.operations.broker_lives import doubt
-
-            writes += doubt(self._context, loaded.unproven)
         return writes
 
     async def _follow_requests(self) -> None:

@@ -184,6 +184,36 @@ async def test_a_leader_that_may_lack_records_waits_for_the_other(cluster: Clust
         await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
 
 
+async def test_a_return_in_whose_middle_the_store_fails(cluster: Cluster) -> None:
+    """A leader that was alone in the ISR may lack records, and is back before the controller has missed it. The store
+    fails after the write of its loss, so that everything is loaded anew: the other replica leads."""
+    async with cluster:
+        cluster.min_insync_replicas = {2: 2, 3: 2}
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await cluster.stop(3)
+        await cluster.until(lambda: cluster.state().isr == (2,))
+        held = cluster.hold(1)
+        await cluster.stop(2)
+        cluster.lacking = {2}
+        await cluster.start(2)
+        store, written = cluster.members[1].session, []
+        multi = store.multi
+
+        async def fails_once(operations: Any) -> Any:
+            written.append(operations)
+            if len(written) == 2:
+                raise ConnectionLost("/controller_epoch")
+            return await multi(operations)
+
+        store.multi = fails_once  # type: ignore[method-assign]
+        held.set()
+        await cluster.until(lambda: len(written) >= 2)
+        await cluster.until(lambda: (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,)))
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
+
+
 async def test_another_takes_over_when_the_controller_dies(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
