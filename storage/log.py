@@ -61,8 +61,7 @@ class PartitionLog:
     Its parts are `producers` and `local`. `local` is the files, their health and their durability; only files of
     `storage/` use it.
 
-    After a clean start nothing is read before it is needed: the first append reads two small index files and a producer
-    snapshot.
+    After a clean start nothing is read before it is needed: the first append reads a few small files.
 
     Ownership: the event loop. Work for a thread is captured in an object of its own: `ColdRead`, `FlushTask`,
     `TimestampLookup`, `SegmentTimes`.
@@ -147,7 +146,7 @@ class PartitionLog:
 
     @property
     def sent_records(self) -> int:
-        """The number of records that were sent from files by those regions that count themselves (`FileRegion`)."""
+        """The number of records sent from files, as far as regions could count them (`FileRegion`)."""
         return self.local.reader.sent_records.count
 
     @property
@@ -388,7 +387,7 @@ class PartitionLog:
         """Continue in a new segment, which starts with a producer snapshot."""
         active = self.local.segments[-1]
         if active.base_offset == base_offset:
-            # The active segment is empty: reuse it, since it is too old or its base cannot express the offset.
+            # The active segment is empty and begins at this offset: reuse it.
             active.created_ms = now_ms
             return active
         if self.producers.lacks_snapshot(base_offset, self.log_start_offset):
@@ -406,7 +405,7 @@ class PartitionLog:
         min_one_message: bool = True,
         may_stay_in_file: bool = False,
     ) -> FetchData:
-        """Read whole batches of one segment, from the one that contains `start_offset` on.
+        """Read whole batches of one segment, from the batch with `start_offset` on.
 
         Batches that reach to `max_offset` or beyond (by default the log end offset) are left out, and so are batches
         that do not fit into `max_bytes`; with `min_one_message` the first one is returned however large it is. With
@@ -486,7 +485,7 @@ class PartitionLog:
         return TimestampLookup(self.context.cache, self.context.indexes, self.log_start_offset, segments)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch`, and its end offset; (-1, -1) if that is unknown."""
+        """The last epoch up to `epoch`, and its end offset; (-1, -1) beyond the latest one."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # --- changing offsets

@@ -55,7 +55,8 @@ def kept(frame: memoryview | bytearray) -> memoryview | bytearray:
 
 
 def kept_part(part: memoryview) -> memoryview | bytearray:
-    """A part of a frame in a form that may be kept beyond the next read: a copy, unless the frame has its own buffer.
+    """A part of a frame in a form that may be kept beyond the next read: a copy, unless the frame is larger than the
+    shared buffer.
     What is not copied keeps the whole frame in memory.
     """
     return part if memoryview(part.obj).nbytes > RECEIVE_BUFFER_BYTES else bytearray(part)

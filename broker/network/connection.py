@@ -1,6 +1,6 @@
 """One client connection: frames in, responses out in request order, with bounded memory.
 
-Kafka serves one request of a connection at a time (SocketServer mutes the channel until the response is queued). So
+Kafka serves one request of a connection at a time (SocketServer mutes the channel until the response is sent). So
 does this class, with one exception: a Produce whose append is done may wait for replication while the next request
 starts; its response keeps its place.
 """
@@ -42,7 +42,7 @@ class RequestServer(Protocol):
 class ConnectionSet(Protocol):
     """A connection's interface to the set of all connections of its broker (`connections.py`).
 
-    `threads` run the waits for the disk, and `sending` are the tasks that send responses from files. `turns` schedule
+    `threads` wait for the disk, and `sending` are the tasks that send responses from files. `turns` schedule
     the requests of clients, `turns_of_brokers` those of other brokers.
     """
 
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         "unsent_bytes",
     )
 
-    _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
+    _PAUSED_BY_REQUEST = 1  # a request waits for the one in progress, or for a turn
     _PAUSED_BY_WRITER = 2  # the client does not read its responses
     _PAUSED_BY_BUDGET = 4
     _PAUSED_BY_FILES = 8  # the file sender, not the transport, is sending a response
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except ProtocolError as error:
             if isinstance(error, ForeignProtocol):
-                # Without the connection's number, so that repetitions are counted.
+                # No connection number: the log counts equal lines as repetitions.
                 logger.warning("closing connections from %s: %s", self.session.client_host, error)
             self.close(None if isinstance(error, ForeignProtocol) else str(error))
             return
@@ -295,13 +295,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is in progress (for example a long poll), or waits for its turn, so that the connection is
-        not idle."""
+        """Whether a request is in progress (a long poll, say) or waits for its turn; False while a response is sent
+        from a file."""
         return (self._busy or self._has_turn_coming or self._replies.is_waiting) and not self._replies.is_sending_files
 
     @property
     def threads(self) -> Threads:
-        """The threads that run the waits for the disk."""
+        """The threads that wait for the disk."""
         return self.connections.threads
 
     @property
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
             self.last_active_ms = now_ms
 
     def close(self, reason: str | None = None) -> None:
-        """Accept no further request. Responses that are already written are sent as long as the client reads them;
+        """Accept no further request. Responses that are already written are sent, unless the transport is full;
         responses from files are cut."""
         if self._closing:
             return
@@ -486,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_turn_coming = False
         if self._is_woken:
             assert self._delayed is not None
-            # requests waiting behind it ask for a turn themselves
+            # requests behind the delayed one ask for a turn
             self._resume_delayed(self._delayed.ready, is_turn=True)
             return False
         if self._could_begin and self._is_cut_off:

@@ -1,11 +1,11 @@
 """Appends the batches of one Produce request, in the order of the request (Kafka's ReplicaManager.appendRecords and
 handleProduceAppend).
 
-The handler's call appends batches at once, on the event loop. It leaves the remaining batches to a coroutine in three
-cases: the records of a batch have to be opened in a thread; `APPENDS_AT_ONCE` batches are appended; the transaction
+The handler's call appends batches at once, on the event loop. It leaves the rest to a coroutine if the records of a
+batch have to be opened in a thread, after `APPENDS_AT_ONCE` batches (100 if transactional), or if the transaction
 coordinator has to respond first. Meanwhile the connection serves no other request. The remaining batches are copied
-first, because they are views of the receive buffer, which the next read overwrites. A request with its own buffer is
-not copied. Each topic is looked up when its batch is appended, because it may have changed meanwhile.
+first, because they are views of the receive buffer, which the next read overwrites. A request above 256 KiB is not
+copied. Each topic is looked up when its batch is appended, because it may have changed meanwhile.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class AppendOperation:
             log_start_offset=info.log_start_offset,
         )
         results.append(reply)
-        # Otherwise the batch is acknowledgeable now: this test saves a call, which would return None.
+        # If neither holds, the batch is acknowledgeable: this test saves a call that returns None.
         if info.flush_required or partition.log.high_watermark <= info.last_offset:
             acknowledgeable = self._replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:
