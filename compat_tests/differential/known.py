@@ -157,7 +157,9 @@ KNOWN: tuple[KnownDifference, ...] = (
     ),
     KnownDifference("Thread counts", ALTER, "*/error_*", request='*log.cleaner.threads*"0"*'),
     KnownDifference("A join without usable protocols", "DescribeGroups", "groups/*", scenario="join_refusals"),
-    KnownDifference("`zookeeper.*` keys cannot", ALTER, "*/error_*", request="*zookeeper.connect*"),
+    KnownDifference(
+        "`zookeeper.*` keys that the broker knows cannot", ALTER, "*/error_*", request="*zookeeper.connect*"
+    ),
 )
 
 
