@@ -3,7 +3,8 @@
 - `metadata.py`: brokers, topics and leaders, as the controller has sent them; `features.py`: levels of features.
 - `metadata_store.py`: the session with the store, opened again when it has expired; `former_session.py` ends that of a
   killed process, and finds out whether the machine has booted since.
-- `zookeeper_security.py` protects the sessions with ZooKeeper: TLS, logins, ACLs; `login_file.py` reads JAAS files.
+- `zookeeper_security.py` protects the sessions with ZooKeeper: TLS, logins, ACLs; `login_file.py` reads JAAS files, and
+  `zookeeper_kerberos.py` logs in by Kerberos.
 - `peers.py`: the connections to other brokers; `broker_batches.py`: requests to them in batches.
 
 The controller:

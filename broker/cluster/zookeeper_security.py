@@ -17,13 +17,11 @@ from barnabas.broker.cluster.login_file import LoginFileError, read_login_module
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError
 from barnabas.broker.configuration.zookeeper import LOGIN_CONFIG
 from barnabas.controller.coordination.digest_md5 import DigestMd5Login
-from barnabas.controller.coordination.session_security import LoginFailed, SessionSecurity
+from barnabas.controller.coordination.session_security import SessionSecurity
 from barnabas.controller.znode_acls import acls_of
 from barnabas.threads import Threads
 
 if TYPE_CHECKING:
-    from barnabas.broker.security.sasl.jaas import LoginModule
-    from barnabas.broker.security.sasl.mechanism import ClientMechanism
     from barnabas.broker.security.tls.contexts import TlsSettings
     from barnabas.broker.security.tls.key_stores import Stamp
     from barnabas.controller.coordination.interface import ProcessSession, SessionCredentials
@@ -33,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 LOGIN_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 CLIENT_SECTION: Final = "Client"
-SERVICE: Final = "zookeeper"
-"""The first component of the principal of each server (ZKClientConfig.ZK_SASL_CLIENT_USERNAME_DEFAULT)."""
 
 _PREFIX: Final = "zookeeper."
 _DEFAULTS: Final = {"ssl.client.auth": "none", "ssl.principal.mapping.rules": "DEFAULT"}
@@ -118,67 +114,15 @@ def _login(config: BrokerConfig, random_bytes: Callable[[int], bytes]) -> Login 
         return None
     where = f"{LOGIN_CONFIG}: section {CLIENT_SECTION} of {path}"
     if module.class_name.endswith(".Krb5LoginModule"):
-        return _kerberos_login(module, where)
+        from barnabas.broker.cluster.zookeeper_kerberos import KerberosLogin
+
+        return KerberosLogin.of(module, where)
     if module.class_name != LOGIN_MODULE:
         raise LoginFileError(f"{where}: {module.class_name} is not supported: use {LOGIN_MODULE}")
     username, password = module.options.get("username"), module.options.get("password")
     if not username or password is None:
         raise LoginFileError(f"{where}: {LOGIN_MODULE} needs a username and a password")
     return DigestMd5Login(username, password, random_bytes)
-
-
-def _kerberos_login(module: LoginModule, where: str) -> Login:
-    """Raises LoginFileError."""
-    from barnabas.broker.security.sasl import kerberos
-    from barnabas.broker.security.sasl.kerberos_client import Client, SystemClientLibrary
-
-    principal, key_table = module.options.get("principal"), module.options.get("keyTab")
-    if not principal or not key_table:
-        raise LoginFileError(f"{where}: {module.class_name} needs a principal and a keyTab")
-    try:
-        package = kerberos.find_package()
-    except ImportError as error:
-        raise LoginFileError(
-            f"{where}: Kerberos needs the Python package gssapi: pip install 'barnabas[kerberos]' ({error})"
-        ) from error
-    return KerberosLogin(principal, Client(SystemClientLibrary(package, principal, key_table), SERVICE))
-
-
-class KerberosLogin:
-    """A principal of Kerberos; `mechanism` makes its logins."""
-
-    def __init__(self, username: str, mechanism: ClientMechanism) -> None:
-        self.username = username
-        self._mechanism = mechanism
-
-    def begin(self, host: str) -> KerberosExchange:
-        return KerberosExchange(self._mechanism, host)
-
-
-class KerberosExchange:
-    """One login at a server. Without a ticket, as when the key distribution center is away, it cannot begin."""
-
-    def __init__(self, mechanism: ClientMechanism, host: str) -> None:
-        self._exchange = mechanism.start(host)
-        self.is_complete = False
-
-    def first(self) -> bytes:
-        from barnabas.broker.security.sasl.mechanism import AuthenticationFailed
-
-        try:
-            return self._exchange.first()
-        except AuthenticationFailed as error:
-            raise OSError(str(error)) from error
-
-    def respond(self, message: bytes) -> bytes:
-        from barnabas.broker.security.sasl.mechanism import AuthenticationFailed
-
-        try:
-            response = self._exchange.answer(message)
-        except AuthenticationFailed as error:
-            raise LoginFailed(str(error)) from error
-        self.is_complete = response is None
-        return response or b""
 
 
 # --- TLS ----------------------------------------------------------------------------------------------
